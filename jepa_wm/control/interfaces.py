@@ -1,0 +1,121 @@
+"""The types that travel between the stages of the control loop, and the protocols the stages meet.
+
+Everything here is either a frozen record or a protocol; nothing imports a model, a planner or an environment.
+
+Letters, fixed for the whole house: B problems planned at once, S samples, H horizon in blocks, A solver action size
+(block x env action), T context frames, L latent shape (``[D]`` for LeWM), P proprioception size, I planner iterations.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+CostFn = Callable[[Tensor], Tensor]
+"""Scores candidate plans: solver-space actions float [B,S,H,A] -> cost float32 [B,S], lower is better."""
+
+Bounds = tuple[Tensor, Tensor]
+"""Solver-space box (low [A], high [A]); infinite entries mean unbounded."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a rollout may know about the past: encoded frames and the actions between them.
+
+    Attributes:
+        z: Latents of the last T observed frames, float [B,T,*L], oldest first.
+        actions: Solver-space block that left frame t, float [B,T-1,A].
+        proprio: Proprioception at each frame in env units, float [B,T,P], or None.
+    """
+
+    z: Tensor
+    actions: Tensor
+    proprio: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class PlanTrace:
+    """What the planner saw per iteration; device tensors, filled without a host sync.
+
+    Attributes:
+        best: Lowest sampled cost, [I,B].
+        elite_mean: Mean cost of the samples that formed the update, [I,B].
+        spread: Mean standard deviation of the proposal, [I,B].
+        effective_samples: How many samples carried the update (elites for CEM, 1/sum(w^2) for MPPI), [I,B].
+    """
+
+    best: Tensor
+    elite_mean: Tensor
+    spread: Tensor
+    effective_samples: Tensor
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A batch of action plans in solver space, one per problem.
+
+    Attributes:
+        actions: The plan, float32 [B,H,A].
+        std: Standard deviation of the proposal, float32 [B,H,A].
+        cost: Cost of ``actions`` (infinite before the first solve), float32 [B].
+        trace: Per-iteration history, or None.
+    """
+
+    actions: Tensor
+    std: Tensor
+    cost: Tensor
+    trace: PlanTrace | None = None
+
+
+class WorldModel(Protocol):
+    """A latent dynamics model. Pure: no argument is changed, nothing is cached.
+
+    Attributes:
+        action_dim: Solver action size A.
+        history: The most context frames a rollout uses.
+    """
+
+    action_dim: int
+    history: int
+
+    def preprocess(self, frames: Tensor) -> Tensor:
+        """Turn raw frames, uint8 [B,T,H,W,3] RGB, into the model's input, float [B,T,C,h,w]."""
+        ...
+
+    def encode(self, frames: Tensor) -> Tensor:
+        """Encode preprocessed frames, float [B,T,C,h,w], into latents [B,T,*L]."""
+        ...
+
+    def rollout(self, context: Context, actions: Tensor) -> Tensor:
+        """Predict the latent after each of H blocks: actions [B,S,H,A] -> z [B,S,H,*L]."""
+        ...
+
+
+class Objective(Protocol):
+    """Scores predicted latents for one goal."""
+
+    def __call__(self, z: Tensor, actions: Tensor) -> Tensor:
+        """Cost float32 [B,S] of latents [B,S,H,*L] reached by solver-space actions [B,S,H,A]; lower is better."""
+        ...
+
+
+class Planner(Protocol):
+    """Searches for the plan of lowest cost. Holds settings only, so one planner serves any number of loops."""
+
+    horizon: int
+
+    def start(self, batch: int, action_dim: int, device: torch.device) -> Plan:
+        """Make a cold start: zero actions and the initial spread, for ``batch`` problems."""
+        ...
+
+    def shift(self, plan: Plan, n: int) -> Plan:
+        """Drop the first ``n`` executed blocks and pad with zeros: the warm start of the next solve."""
+        ...
+
+    def plan(
+        self, cost: CostFn, start: Plan, bounds: Bounds, generators: Sequence[torch.Generator]
+    ) -> Plan:
+        """Improve ``start`` [B,H,A]; H is the start's own. Row b draws only from ``generators[b]`` (CPU)."""
+        ...
