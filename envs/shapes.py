@@ -4,6 +4,8 @@ A block is a union of convex polygons that share edges but no area, in body coor
 the point that ``state[2:4]`` names; it is neither the centroid nor the centre of gravity.
 """
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -88,3 +90,12 @@ def make_block(name: str, scale: float = 30.0) -> BlockShape:
         area=float(sum(polygon.area for polygon in polygons)),
         reach=float(max(np.hypot(x, y) for hull in hulls for x, y in hull)),
     )
+
+
+def place_polygons(shape: BlockShape, pose: Sequence[float]) -> list[list[tuple[float, float]]]:
+    """Return the block's polygons in world coordinates, px, for a pose (x, y, angle in radians)."""
+    x, y, angle = (float(value) for value in pose)
+    c, s = math.cos(angle), math.sin(angle)
+    return [
+        [(c * u - s * v + x, s * u + c * v + y) for u, v in outline] for outline in shape.polygons
+    ]

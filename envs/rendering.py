@@ -1,0 +1,229 @@
+"""PushT pictures, equal to the pixel to the frames the public LeWM checkpoints were trained on.
+
+A 512 x 512 drawing (white, goal, block, agent, walls, in this order) is scaled down with the arithmetic of OpenCV's
+``INTER_LINEAR``. All that never moves is drawn and scaled once; a frame then redraws and rescales only the rectangles
+around the block and the agent. No window, no display.
+"""
+
+import contextlib
+import io
+import warnings
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jepa_wm.envs.physics import AGENT_RADIUS, WALL_RADIUS, WALLS
+from jepa_wm.envs.shapes import BlockShape, place_polygons
+
+with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+    # pygame greets on stdout when imported, which belongs to the caller, and may warn of its own imports.
+    warnings.simplefilter("ignore")
+    import pygame
+
+CANVAS = 512
+WHITE, GOAL, WALL = (255, 255, 255), (144, 238, 144), (211, 211, 211)
+AGENT, AGENT_CORE = (65, 105, 225), (78, 126, 255)
+BLOCK_EDGE, BLOCK = (119, 136, 153), (143, 163, 184)
+MARGIN = 5  # px that edges and rounding may reach past the outline
+
+Pose = Sequence[float]
+Pixel = tuple[int, int]
+Frame = NDArray[np.uint8]
+
+
+class LinearResize:
+    """OpenCV's ``resize(INTER_LINEAR)`` of a square uint8 image, bit for bit, whole or in part.
+
+    With weights a = rint(2048 frac) per axis: rows h = a0 p0 + a1 p1, then out = (((b0 (h0 >> 4)) >> 16) +
+    ((b1 (h1 >> 4)) >> 16) + 2) >> 2, all in int32.
+
+    Args:
+        source: Side of the input, px.
+        target: Side of the output, px.
+
+    Source: OpenCV ``modules/imgproc/src/resize.cpp`` (fixed-point linear path).
+    """
+
+    def __init__(self, source: int, target: int) -> None:
+        place = (np.arange(target) + 0.5) * (source / target) - 0.5
+        place = place.astype(np.float32)  # OpenCV takes the fraction in single precision
+        low = np.floor(place)
+        fraction = place - low
+        first = low.astype(np.int64)
+        self.low = np.clip(first, 0, source - 1)
+        self.high = np.clip(first + 1, 0, source - 1)
+        self._rows = self._weights(
+            fraction
+        )  # rows keep their fraction at the border, columns drop it
+        inside = (first >= 0) & (first < source - 1)
+        self._columns = self._weights(np.where(inside, fraction, np.float32(0)))
+
+    @staticmethod
+    def _weights(fraction: NDArray[np.float32]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        high = np.rint(fraction * np.float32(2048)).astype(np.int32)
+        low = np.rint((np.float32(1) - fraction) * np.float32(2048)).astype(np.int32)
+        return low, high
+
+    def span(self, start: int, stop: int) -> tuple[int, int]:
+        """Return the half-open range of outputs that read any of the inputs ``start:stop``."""
+        first = np.searchsorted(self.high, start, side="left")
+        last = np.searchsorted(self.low, stop, side="left")
+        return int(first), int(last)
+
+    def __call__(self, image: Frame, rows: tuple[int, int], columns: tuple[int, int]) -> Frame:
+        """Resize and return the part ``[rows, columns]`` of the output.
+
+        Args:
+            image: uint8 [source,source,4], C-contiguous; the fourth byte rides along for alignment.
+            rows: Half-open range of output rows.
+            columns: Half-open range of output columns.
+
+        Returns:
+            uint8 [rows,columns,3].
+        """
+        across, down = slice(*columns), slice(*rows)
+        packed = image.view(np.uint32)[..., 0]
+        wanted = np.concatenate([self.low[down], self.high[down]])
+        lines = packed[wanted]
+        left = lines.take(self.low[across], axis=1).view(np.uint8).reshape(len(wanted), -1, 4)
+        right = lines.take(self.high[across], axis=1).view(np.uint8).reshape(len(wanted), -1, 4)
+        a0, a1 = (weight[across, None] for weight in self._columns)
+        h = (left * a0 + right * a1) >> 4
+        b0, b1 = (weight[down, None, None] for weight in self._rows)
+        top, bottom = h[: len(h) // 2], h[len(h) // 2 :]
+        out = (((b0 * top) >> 16) + ((b1 * bottom) >> 16) + 2) >> 2
+        return out[..., :3].astype(np.uint8)
+
+
+class PushTRenderer:
+    """Draws states of PushT as RGB frames.
+
+    Args:
+        size: Side of the frames, px; 224 is the published size.
+        shape: The block.
+        goal: Pose (x, y, angle) of the green decoration, px and radians, or None for no decoration.
+
+    Source: gym-pusht ``envs/pusht.py`` (_draw) and stable-worldmodel ``envs/pusht/env.py`` with ``envs/utils.py``
+    (DrawOptions): lighter cores, 2 px edges, walls drawn last.
+    """
+
+    def __init__(self, size: int, shape: BlockShape, goal: Pose | None) -> None:
+        if size < 1:
+            raise ValueError(f"render_size={size} must be at least 1 pixel")
+        self.size = size
+        self.shape = shape
+        self._resize = LinearResize(CANVAS, size)
+        self._pixels = np.empty((CANVAS, CANVAS, 4), dtype=np.uint8)
+        self._canvas = pygame.image.frombuffer(self._pixels, (CANVAS, CANVAS), "RGBX")
+        self.set_goal(goal)
+
+    def set_goal(self, goal: Pose | None) -> None:
+        """Move the green decoration to a pose (x, y, angle), or take it away with None."""
+        self._canvas.fill(WHITE)
+        if goal is not None:
+            for outline in place_polygons(self.shape, goal):
+                pygame.draw.polygon(self._canvas, GOAL, _closed(_rounded(outline)))
+        self._unwalled = self._pixels.copy()
+        self._draw_walls()
+        self._background = self._pixels.copy()
+        whole = (0, self.size)
+        self._small = self._resize(self._pixels, whole, whole)
+
+    def render(self, state: Sequence[float] | NDArray[np.float64]) -> Frame:
+        """Draw one state.
+
+        Args:
+            state: (agent x, agent y, block x, block y, angle, ...), px and radians.
+
+        Returns:
+            uint8 [size,size,3], RGB, C-contiguous, its own memory.
+        """
+        frame = self._small.copy()
+        boxes = self._draw(state)
+        for left, top, right, bottom in boxes:
+            rows, columns = self._resize.span(top, bottom), self._resize.span(left, right)
+            frame[slice(*rows), slice(*columns)] = self._resize(self._pixels, rows, columns)
+        self._restore(boxes)
+        return frame
+
+    def canvas(self, state: Sequence[float] | NDArray[np.float64]) -> Frame:
+        """Draw one state at full size, uint8 [512,512,3], its own memory."""
+        boxes = self._draw(state)
+        drawn = self._pixels[..., :3].copy()
+        self._restore(boxes)
+        return drawn
+
+    def _draw(self, state: Sequence[float] | NDArray[np.float64]) -> list[tuple[int, ...]]:
+        """Draw the moving things onto the background; return the boxes (left, top, right, bottom) touched."""
+        agent = float(state[0]), float(state[1])
+        outlines = place_polygons(self.shape, state[2:5])
+        block_box = _box([point for outline in outlines for point in outline], MARGIN)
+        agent_box = _box([agent], AGENT_RADIUS + MARGIN)
+        boxes = [box for box in (block_box, agent_box) if box[0] < box[2] and box[1] < box[3]]
+        for box in boxes:
+            self._copy(self._unwalled, box)
+        if block_box in boxes:
+            for outline in outlines:
+                self._draw_polygon(_rounded(outline))
+        if agent_box in boxes:
+            centre = _rounded([agent])[0]
+            pygame.draw.circle(self._canvas, AGENT, centre, round(AGENT_RADIUS))
+            pygame.draw.circle(self._canvas, AGENT_CORE, centre, round(AGENT_RADIUS - 4))
+        reach = WALLS[0][0][0] + WALL_RADIUS + 1
+        low, high = reach, CANVAS - reach
+        if any(b[0] <= low or b[1] <= low or b[2] >= high or b[3] >= high for b in boxes):
+            self._draw_walls()
+        return boxes
+
+    def _restore(self, boxes: list[tuple[int, ...]]) -> None:
+        for box in boxes:
+            self._copy(self._background, box)
+
+    def _copy(self, source: Frame, box: tuple[int, ...]) -> None:
+        area = np.s_[box[1] : box[3], box[0] : box[2]]
+        self._pixels[area] = source[area]
+
+    def _draw_walls(self) -> None:
+        for start, end in WALLS:
+            self._draw_edge(WALL, start, end)
+
+    def _draw_polygon(self, corners: list[Pixel]) -> None:
+        pygame.draw.polygon(self._canvas, BLOCK, _closed(corners))
+        for start, end in zip(corners, corners[1:] + corners[:1], strict=True):
+            self._draw_edge(BLOCK_EDGE, start, end)
+
+    def _draw_edge(self, colour: tuple[int, int, int], start: Pixel, end: Pixel) -> None:
+        """Draw a round-ended line of radius 2, the way pymunk's debug drawing does."""
+        radius = int(WALL_RADIUS)
+        pygame.draw.lines(self._canvas, colour, False, [start, end], 2 * radius)
+        across, along = abs(end[1] - start[1]), abs(end[0] - start[0])
+        length = (across * across + along * along) ** 0.5
+        if length == 0:
+            return
+        # The reference takes absolute values here, so the band of a falling line leans the wrong way; kept.
+        dx, dy = round(across * (radius / length)), round(along * (radius / length))
+        band = [
+            (start[0] - dx, start[1] - dy),
+            (start[0] + dx, start[1] + dy),
+            (end[0] + dx, end[1] + dy),
+            (end[0] - dx, end[1] - dy),
+        ]
+        pygame.draw.polygon(self._canvas, colour, band)
+        pygame.draw.circle(self._canvas, colour, start, radius)
+        pygame.draw.circle(self._canvas, colour, end, radius)
+
+
+def _closed(corners: list[Pixel]) -> list[Pixel]:
+    return [*corners, corners[0]]
+
+
+def _rounded(points: Sequence[Sequence[float]]) -> list[Pixel]:
+    return [(round(x), round(y)) for x, y in points]
+
+
+def _box(points: Sequence[Sequence[float]], margin: float) -> tuple[int, ...]:
+    """Return the canvas pixels within ``margin`` of the points as (left, top, right, bottom); empty if off it."""
+    xs, ys = [point[0] for point in points], [point[1] for point in points]
+    edges = min(xs) - margin, min(ys) - margin, max(xs) + margin + 1, max(ys) + margin + 1
+    return tuple(int(min(max(edge, 0), CANVAS)) for edge in edges)
