@@ -1,0 +1,143 @@
+"""Record scripted play in PushT: the training data, made on the spot.
+
+Run: ``python -m jepa_wm.collect out=data/play episodes=20000 workers=2``. An interrupted
+collection continues where it stopped; finished episodes are never lost.
+"""
+
+import math
+import multiprocessing
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import hydra
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from omegaconf import DictConfig
+from tqdm import tqdm
+
+from jepa_wm.envs.play import play
+from jepa_wm.envs.rendering import PushTRenderer
+from jepa_wm.envs.shapes import make_block
+from jepa_wm.errors import ConfigError
+from jepa_wm.runtime import command
+from jepa_wm.training.dataset import ARRAYS, DatasetInfo, array_shapes
+
+CHUNK = 100  # episodes simulated side by side and written at once
+GOAL_POSE = (256.0, 256.0, math.pi / 4)  # the green decoration of the default environment
+RENDER_SIZE = 224  # what the environment shows; the stored frames are resized from it
+
+
+@dataclass(frozen=True)
+class CollectConfig:
+    """The options of ``conf/collect.yaml``, checked."""
+
+    out: Path
+    episodes: int
+    steps: int
+    block: int
+    image_size: int
+    seed: int
+    workers: int
+
+    def __post_init__(self) -> None:
+        for name in ("episodes", "steps", "block", "image_size", "workers"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}={getattr(self, name)} must be at least 1")
+        if self.steps % self.block:
+            raise ConfigError(f"steps={self.steps} must be a multiple of block={self.block}")
+
+    def info(self) -> DatasetInfo:
+        """Describe the dataset before its first episode."""
+        return DatasetInfo(
+            episodes=self.episodes,
+            done=0,
+            frames=self.steps // self.block + 1,
+            image_size=self.image_size,
+            block=self.block,
+            action_dim=2,
+            seed=self.seed,
+            env="jepa_wm/PushT-v0",
+        )
+
+
+def prepare(config: CollectConfig) -> DatasetInfo:
+    """Create the folder and its arrays, or check that an existing folder is the same collection."""
+    wanted = config.info()
+    if (config.out / "meta.json").is_file():
+        found = DatasetInfo.read(config.out)
+        if replace(found, done=0) != wanted:
+            raise ConfigError(
+                f"{config.out} already holds another collection ({found}); choose another out="
+            )
+        return found
+    config.out.mkdir(parents=True, exist_ok=True)
+    for name, (shape, dtype) in array_shapes(wanted).items():
+        np.lib.format.open_memmap(config.out / f"{name}.npy", "w+", dtype, shape).flush()
+    wanted.save(config.out)
+    return wanted
+
+
+def shrink(frames: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
+    """Resize uint8 [N,H,W,3] to [N,size,size,3], as a bundle's ``squash`` preprocessing does."""
+    pixels = torch.from_numpy(frames).permute(0, 3, 1, 2)
+    small = F.interpolate(pixels, (size, size), mode="bilinear", antialias=True)
+    return small.permute(0, 2, 3, 1).numpy()
+
+
+def collect_chunk(config: CollectConfig, first: int, count: int) -> int:
+    """Simulate, render and store episodes [first, first+count); return ``count``."""
+    torch.set_num_threads(1)
+    episodes = play(config.seed, count, config.steps, first)
+    seen = episodes.states[:, :: config.block]  # [E,F,7]
+    rows = slice(first, first + count)
+    frames, states, actions = (
+        np.load(config.out / f"{name}.npy", mmap_mode="r+") for name in ARRAYS
+    )
+    renderer = PushTRenderer(RENDER_SIZE, make_block("T"), GOAL_POSE)
+    for row, episode in zip(range(first, first + count), seen, strict=True):
+        full = np.stack([renderer.render(state) for state in episode])
+        frames[row] = shrink(full, config.image_size)
+    states[rows] = seen
+    actions[rows] = episodes.actions.reshape(count, -1, config.block * 2)
+    return count
+
+
+def collect(config: CollectConfig) -> DatasetInfo:
+    """Fill the dataset; return its final description."""
+    info = prepare(config)
+    starts = range(info.done, config.episodes, CHUNK)
+    context = multiprocessing.get_context("spawn")  # forking a process that uses torch may hang
+    bar = tqdm(total=config.episodes, initial=info.done, unit="episode")
+    with bar, ProcessPoolExecutor(config.workers, mp_context=context) as pool:
+        jobs: list[Future[int]] = [
+            pool.submit(collect_chunk, config, first, min(CHUNK, config.episodes - first))
+            for first in starts
+        ]
+        try:
+            for job in jobs:  # in order, so that ``done`` counts a prefix
+                count = job.result()
+                info = replace(info, done=info.done + count)
+                info.save(config.out)
+                bar.update(count)
+        except KeyboardInterrupt:
+            pool.shutdown(cancel_futures=True)
+            raise
+    return info
+
+
+@hydra.main(version_base=None, config_path="pkg://jepa_wm.conf", config_name="collect")
+def main(options: DictConfig) -> None:
+    """Read the options, collect, say where the data is."""
+    config = CollectConfig(
+        out=Path(str(options.out)).expanduser(),
+        **{name: int(options[name]) for name in CollectConfig.__annotations__ if name != "out"},
+    )
+    info = collect(config)
+    print(f"{info.done} episodes of {info.frames} frames in {config.out}")
+
+
+if __name__ == "__main__":
+    command(main)

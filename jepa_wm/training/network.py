@@ -1,0 +1,215 @@
+"""The LeWM that is trained: the runtime's modules with BatchNorm projectors and a state head.
+
+A small latent lives inside a wider predictor: the projectors have ``latent_dim`` live outputs and
+zeros up to the model's width, so a bundle keeps the schema's graph while distances, predictions
+and SIGReg see the live columns only.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from jepa_wm.models.layers import ACTIVATIONS
+from jepa_wm.models.lewm import LeWM, PredictorConfig
+from jepa_wm.models.vit import EncoderConfig
+from jepa_wm.training.losses import mean_over_ranks
+
+STATE_TARGETS = 6  # agent x, y; block centre x, y; cos and sin of the block's angle
+_CENTRE_PX = 256.0
+_SPREAD_PX = 110.0
+_ANGLE_SCALE = 1.4  # gives cos and sin of a uniform angle unit variance
+_BLOCK_CENTRE_PX = 285.0 / 7.0  # area centre of the T, in body coordinates along its stem
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkConfig:
+    """Sizes of the trained model; what is absent follows from these.
+
+    Attributes:
+        image_size: Input side in pixels.
+        patch_size: Patch side in pixels.
+        embed_dim: Width of encoder and predictor.
+        latent_dim: Live columns of the latent, at most ``embed_dim``.
+        enc_layers: Encoder blocks.
+        enc_heads: Encoder heads.
+        pred_layers: Predictor blocks.
+        pred_heads: Predictor heads.
+        pred_head_dim: Width of a predictor head.
+        pred_ffn_dim: Hidden width of the predictor's feed-forward layer.
+        proj_hidden: Hidden width of both projectors.
+        n_frames: Context frames of the predictor.
+    """
+
+    image_size: int
+    patch_size: int
+    embed_dim: int
+    latent_dim: int
+    enc_layers: int
+    enc_heads: int
+    pred_layers: int
+    pred_heads: int
+    pred_head_dim: int
+    pred_ffn_dim: int
+    proj_hidden: int
+    n_frames: int
+
+    def encoder(self) -> EncoderConfig:
+        """Return the encoder's sizes (feed-forward width 4D, as every published ViT)."""
+        return EncoderConfig(
+            embed_dim=self.embed_dim,
+            n_layer=self.enc_layers,
+            n_head=self.enc_heads,
+            ffn_dim=4 * self.embed_dim,
+            patch_size=self.patch_size,
+            img_size=self.image_size,
+        )
+
+    def predictor(self, action_dim: int) -> PredictorConfig:
+        """Return the predictor's sizes for solver actions of size ``action_dim``."""
+        return PredictorConfig(
+            embed_dim=self.embed_dim,
+            n_layer=self.pred_layers,
+            n_head=self.pred_heads,
+            head_dim=self.pred_head_dim,
+            ffn_dim=self.pred_ffn_dim,
+            n_frames=self.n_frames,
+            action_dim=action_dim,
+            action_hidden=4 * self.embed_dim,
+            proj_hidden=self.proj_hidden,
+        )
+
+
+class BatchNorm(nn.Module):
+    """Batch normalisation over all leading axes, with statistics shared by all ranks.
+
+    Same maths and state names as ``nn.BatchNorm1d`` (eps 1e-5); PyTorch's synchronised variant
+    does not run on a CPU. ``momentum`` None accumulates a plain average of the batches seen.
+    """
+
+    running_mean: Tensor
+    running_var: Tensor
+    batches: Tensor
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.eps, self.momentum = 1e-5, 0.1
+        self.weight, self.bias = nn.Parameter(torch.ones(dim)), nn.Parameter(torch.zeros(dim))
+        self.register_buffer("running_mean", torch.zeros(dim))
+        self.register_buffer("running_var", torch.ones(dim))
+        self.register_buffer("batches", torch.zeros((), dtype=torch.long))
+        self.cumulative = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise features of x [..,D]."""
+        if not self.training:
+            scale = self.weight * (self.running_var + self.eps).rsqrt()
+            return x * scale + (self.bias - self.running_mean * scale)
+        axes = tuple(range(x.ndim - 1))
+        moments = torch.stack([x.float().mean(axes), x.float().square().mean(axes)])
+        mean, square = mean_over_ranks(moments)
+        var = square - mean.square()
+        with torch.no_grad():
+            self.batches += 1
+            rate = 1.0 / float(self.batches) if self.cumulative else self.momentum
+            self.running_mean.lerp_(mean, rate)
+            self.running_var.lerp_(var, rate)
+        scale = self.weight * (var + self.eps).rsqrt()
+        return x * scale + (self.bias - mean * scale)
+
+
+def _projector(dim: int, hidden: int, live: int) -> nn.Sequential:
+    """Linear, BatchNorm, GELU, Linear to the live columns, zeros up to ``dim``."""
+    return nn.Sequential(
+        nn.Linear(dim, hidden),
+        BatchNorm(hidden),
+        ACTIVATIONS["gelu_erf"](),
+        nn.Linear(hidden, live),
+        nn.ConstantPad1d((0, dim - live), 0.0),
+    )
+
+
+def state_targets(states: Tensor) -> Tensor:
+    """Return what a latent should tell of PushT states [..,7]: float32 [..,6], about unit scale."""
+    angle = states[..., 4]
+    cos, sin = angle.cos(), angle.sin()
+    centre = states[..., 2:4] + _BLOCK_CENTRE_PX * torch.stack([-sin, cos], -1)
+    places = (torch.cat([states[..., :2], centre], -1) - _CENTRE_PX) / _SPREAD_PX
+    return torch.cat([places, _ANGLE_SCALE * torch.stack([cos, sin], -1)], -1)
+
+
+class TrainingNetwork(nn.Module):
+    """LeWM with trainable projectors, normalised inputs and an auxiliary linear state head.
+
+    Args:
+        config: Sizes.
+        action_dim: Solver action size A.
+        action_mean: Mean of a block, [A].
+        action_std: Standard deviation of a block, [A].
+        pixel_mean: Mean of the image channels in [0,1], [3].
+        pixel_std: Standard deviation of the image channels, [3].
+    """
+
+    def __init__(
+        self,
+        config: NetworkConfig,
+        action_dim: int,
+        action_mean: NDArray[np.float64],
+        action_std: NDArray[np.float64],
+        pixel_mean: tuple[float, ...],
+        pixel_std: tuple[float, ...],
+    ) -> None:
+        super().__init__()
+        self.config = c = config
+        self.model = LeWM(c.encoder(), c.predictor(action_dim), c.proj_hidden)
+        self.model.enc.proj = _projector(c.embed_dim, c.proj_hidden, c.latent_dim)
+        self.model.pred.proj = _projector(c.embed_dim, c.proj_hidden, c.latent_dim)
+        self.state_head = nn.Linear(c.latent_dim, STATE_TARGETS)
+        self.register_buffer("action_mean", torch.as_tensor(action_mean, dtype=torch.float32))
+        self.register_buffer("action_std", torch.as_tensor(action_std, dtype=torch.float32))
+        self.register_buffer("pixel_mean", torch.tensor(pixel_mean)[:, None, None])
+        self.register_buffer("pixel_std", torch.tensor(pixel_std)[:, None, None])
+        self._initialise()
+
+    def _initialise(self) -> None:
+        """Truncated-normal weights of std 0.02 and adaLN-zero, as the reference starts."""
+        for module in self.model.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.trunc_normal_(module.weight, std=0.02)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+        encoder, predictor = self.model.enc, self.model.pred
+        nn.init.trunc_normal_(encoder.pos_embed, std=0.02)
+        nn.init.trunc_normal_(predictor.pos_embed, std=0.02)
+        for block in predictor.blk:
+            nn.init.zeros_(block.adaln.weight)
+        for projector in (encoder.proj, predictor.proj):
+            for index in (0, 3):
+                nn.init.kaiming_uniform_(projector[index].weight, a=5**0.5)
+
+    def encode(self, frames: Tensor) -> Tensor:
+        """Encode frames uint8 [B,T,s,s,3] into padded latents [B,T,D]."""
+        B, T = frames.shape[:2]
+        pixels = frames.flatten(0, 1).permute(0, 3, 1, 2).float() / 255.0
+        pixels = (pixels - self.pixel_mean) / self.pixel_std
+        return self.model.enc.embed(pixels).unflatten(0, (B, T))
+
+    def predict(self, z: Tensor, actions: Tensor) -> Tensor:
+        """Predict next latents [B,T,D] from z [B,T,D] and raw blocks [B,T,A]."""
+        return self.model.pred(z, (actions - self.action_mean) / self.action_std)
+
+    def live(self, z: Tensor) -> Tensor:
+        """Return the live columns [..,latent_dim] of padded latents."""
+        return z[..., : self.config.latent_dim]
+
+    @torch.no_grad()
+    def rollout(self, z: Tensor, actions: Tensor) -> Tensor:
+        """Roll context latents [B,T,D] through raw blocks [B,T-1+H,A] -> the H predictions."""
+        T, H = z.shape[1], actions.shape[1] - z.shape[1] + 1
+        for step in range(H):
+            first = max(0, T + step - self.config.n_frames)
+            predicted = self.predict(z[:, first:], actions[:, first : T + step])
+            z = torch.cat([z, predicted[:, -1:]], 1)
+        return z[:, T:]
