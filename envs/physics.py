@@ -1,8 +1,9 @@
 """PushT physics: N independent worlds stepped side by side, each bit-identical to a world alone.
 
-Every world has its own pymunk ``Space``. One big space with translated copies would step faster, but the order in which
-Chipmunk resolves the contacts of one copy then depends on the other copies, and its result with it (by pixels, not by
-rounding). The loop over spaces calls Chipmunk through pymunk's binding, which costs about 1 us a substep.
+Every world has its own pymunk ``Space``. One big space with translated copies steps faster, but
+the order in which Chipmunk resolves the contacts of one copy then depends on the other copies,
+and the result with it (by pixels, not by rounding). The loop over spaces calls Chipmunk through
+pymunk's binding, which costs about 1 us a substep where pymunk's own methods cost 5.
 """
 
 from collections import deque
@@ -12,36 +13,41 @@ from typing import Any
 
 import numpy as np
 import pymunk
-from jepa_wm.envs.shapes import BlockShape, make_block
 from numpy.typing import NDArray
 from pymunk._chipmunk_cffi import ffi, lib
 
-WORLD_SIZE = 512.0
+from jepa_wm.envs.shapes import BlockShape, make_block
+
 AGENT_RADIUS = 15.0
 WALLS = (((5, 506), (5, 5)), ((5, 5), (506, 5)), ((506, 5), (506, 506)), ((5, 506), (506, 506)))
 WALL_RADIUS = 2.0
 SUBSTEPS = 10
-DT = 0.01
+DT = 0.01  # seconds a substep: 100 Hz physics, 10 Hz control
 STIFFNESS, DAMPING = 100.0, 20.0  # k_p and k_v of the reference's controller
+HOME_STATE = (256.0, 400.0, 256.0, 300.0, 0.0, 0.0, 0.0)  # where the references build their bodies
+
+Segment = tuple[tuple[float, float], tuple[float, float]]
 
 
 class PushTWorlds:
     """N copies of the PushT world: a kinematic disc pushes a free block inside four walls.
 
-    The state of a world is float64 [7]: agent x, y; block x, y; block angle in radians, as pymunk keeps it (not wrapped);
-    agent velocity x, y in px/s. Positions are px in a 512 x 512 world, y down.
+    The state of a world is float64 [7]: agent x, y; block x, y; block angle in radians as pymunk
+    keeps it (not wrapped); agent velocity x, y in px/s. Positions are px in a 512 x 512 world, y
+    down. Walls stop the block, not the agent.
 
     Args:
         count: Number of worlds N, at least 1.
         block_shape: One of ``jepa_wm.envs.shapes.BLOCK_NAMES``.
         block_scale: Thickness of the block's bars, px.
-        count_contacts: Count contact points while stepping (a Python call per contact: for few worlds only).
+        count_contacts: Count contact points while stepping. It costs a Python call per contact, so
+            it is meant for few worlds.
 
     Raises:
         ValueError: bad count, shape name or scale.
 
-    Source: gym-pusht ``envs/pusht.py``, stable-worldmodel ``envs/pusht/env.py``. Kept: moment 3000 and centre of gravity
-    (0, 45) of the T, kinematic agent (walls do not stop it), zero damping.
+    Source: gym-pusht ``envs/pusht.py``, stable-worldmodel ``envs/pusht/env.py``. Kept: moment 3000
+    and centre of gravity (0, 45) of the T, kinematic agent, zero damping.
     """
 
     def __init__(
@@ -57,15 +63,15 @@ class PushTWorlds:
         self.count = count
         self.shape = make_block(block_shape, block_scale)
         self._counts_contacts = count_contacts
-        self._contacts = np.zeros(count, dtype=np.int64)
-        start = np.tile(np.array([256.0, 400, 256, 300, 0, 0, 0]), (count, 1))
-        self.set_states(start)
+        self._contacts = [0] * count
+        self.set_states(np.tile(np.array(HOME_STATE), (count, 1)))
 
     def set_states(self, states: NDArray[np.float64]) -> None:
-        """Put every world into its state, at rest but for the agent, with no memory of earlier contacts.
+        """Put every world into its state, with the block at rest and no memory of earlier contacts.
 
-        The next ``states()`` gives back ``states`` bit for bit. Chipmunk remembers contacts, bias velocities and the
-        order of its search tree, so the spaces are built anew: what follows depends on ``states`` alone.
+        The next ``states()`` gives back ``states`` bit for bit. Chipmunk remembers contacts, bias
+        velocities and the order of its search tree, so the spaces are built anew: what follows
+        depends on ``states`` alone.
 
         Args:
             states: float [N,7].
@@ -73,34 +79,37 @@ class PushTWorlds:
         Raises:
             ValueError: wrong shape or non-finite numbers.
         """
-        states = np.array(states, dtype=np.float64)
-        if states.shape != (self.count, 7) or not np.isfinite(states).all():
-            raise ValueError(f"states must be finite numbers [{self.count},7], got {states.shape}")
+        states = self._checked(states, 7, "states")
         self._worlds = [_World(self.shape, row) for row in states.tolist()]
         self._position, self._velocity = states[:, :2].copy(), states[:, 5:].copy()
         self._states: NDArray[np.float64] | None = states
         self._bind()
 
-    def _bind(self) -> None:
-        """Collect the C handles of the stepping loop; ``_refs[i]`` is row i of ``_velocity``, shared memory."""
-        self._spaces = [world.space._space for world in self._worlds]
-        self._agents = [world.agent._body for world in self._worlds]
-        self._blocks = [world.block._body for world in self._worlds]
-        view = ffi.from_buffer("cpVect[]", self._velocity, require_writable=True)
-        self._refs = [view[index] for index in range(self.count)]
-        self._contacts[:] = 0
-        if self._counts_contacts:
-            for index, world in enumerate(self._worlds):
-                world.space.on_collision(0, 0, post_solve=self._contact_counter(index))
+    def nudge(self, states: NDArray[np.float64], *, angle_first: bool = True) -> None:
+        """Move the bodies inside the running spaces and step once: the references' inexact reset.
 
-    def _contact_counter(self, index: int) -> Callable[[pymunk.Arbiter, pymunk.Space, Any], None]:
-        def count(arbiter: pymunk.Arbiter, space: pymunk.Space, data: Any) -> None:
-            self._contacts[index] += len(arbiter.contact_point_set.points)
+        Contacts and bias velocities of before leak into the start, agents drift by velocity x dt,
+        and with ``angle_first=False`` (gym-pusht) blocks end up turned about the centre of gravity.
 
-        return count
+        Args:
+            states: float [N,7].
+            angle_first: Set the angle before the position.
+
+        Raises:
+            ValueError: wrong shape or non-finite numbers.
+        """
+        states = self._checked(states, 7, "states")
+        for world, row in zip(self._worlds, states.tolist(), strict=True):
+            world.place(row, angle_first=angle_first)
+            world.space.step(DT)
+        self._velocity[:] = states[:, 5:]
+        self._position = states[:, :2] + self._velocity * DT
+        self._states = None
 
     def step(self, targets: NDArray[np.float64]) -> None:
-        """Drive every agent towards its target for 0.1 s: ten substeps of v += (100 (target - p) - 20 v) dt.
+        """Drive every agent towards its target for 0.1 s.
+
+        Ten substeps of v += (100 (target - p) - 20 v) dt, p += v dt.
 
         Args:
             targets: float [N,2], absolute px, not clipped.
@@ -108,43 +117,80 @@ class PushTWorlds:
         Raises:
             ValueError: wrong shape or non-finite numbers.
         """
-        targets = np.asarray(targets, dtype=np.float64)
-        if targets.shape != (self.count, 2) or not np.isfinite(targets).all():
-            raise ValueError(
-                f"targets must be finite numbers [{self.count},2], got {targets.shape}"
-            )
-        self._contacts[:] = 0
-        for _ in range(SUBSTEPS):
-            # The agent is kinematic, so its motion is known without asking Chipmunk: no reading back in the loop.
-            self._velocity += (
-                STIFFNESS * (targets - self._position) - DAMPING * self._velocity
-            ) * DT
-            self._position += self._velocity * DT
-            deque(map(lib.cpBodySetVelocity, self._agents, self._refs), maxlen=0)
-            deque(map(lib.cpSpaceStep, self._spaces, repeat(DT)), maxlen=0)
+        targets = self._checked(targets, 2, "targets")
+        self._contacts[:] = [0] * self.count
+        if self.count == 1:
+            self._step_one(*targets[0].tolist())
+        else:
+            self._step_many(targets)
         self._states = None
 
     def states(self) -> NDArray[np.float64]:
         """Return the states, float64 [N,7], a fresh array."""
         if self._states is None:
-            place, angle = lib.cpBodyGetPosition, lib.cpBodyGetAngle
-            agents, blocks = map(place, self._agents), map(place, self._blocks)
-            rows = [
-                (a.x, a.y, b.x, b.y, t)
-                for a, b, t in zip(agents, blocks, map(angle, self._blocks), strict=True)
-            ]
-            self._states = np.concatenate([np.array(rows), self._velocity], axis=1)
+            blocks = [lib.cpBodyGetPosition(block) for block in self._blocks]
+            angles = map(lib.cpBodyGetAngle, self._blocks)
+            poses = [(p.x, p.y, angle) for p, angle in zip(blocks, angles, strict=True)]
+            self._states = np.concatenate([self._position, poses, self._velocity], axis=1)
         return self._states.copy()
 
     def contacts(self) -> NDArray[np.int64]:
-        """Return the contact points per substep of the last step, averaged and rounded up, int64 [N].
+        """Return the contact points per substep of the last step, averaged and rounded up, [N].
 
         Raises:
             ValueError: the worlds were made without ``count_contacts``.
         """
         if not self._counts_contacts:
             raise ValueError("contacts are not counted; make the worlds with count_contacts=True")
-        return -(-self._contacts // SUBSTEPS)
+        return -(-np.array(self._contacts, dtype=np.int64) // SUBSTEPS)
+
+    def contact_marks(self, index: int = 0) -> list[Segment]:
+        """Return the short lines pymunk's debug drawing puts on the contact points of one world."""
+        marks: list[Segment] = []
+        self._worlds[index].block.each_arbiter(_collect_marks, marks)
+        return marks
+
+    def _checked(self, values: NDArray[np.float64], width: int, name: str) -> NDArray[np.float64]:
+        values = np.array(values, dtype=np.float64)
+        if values.shape != (self.count, width):
+            raise ValueError(f"{name} must be [{self.count},{width}], got {list(values.shape)}")
+        if not np.isfinite(values).all():
+            raise ValueError(f"{name} must be finite; row {_first_bad(values)} is not")
+        return values
+
+    # The agent is kinematic: its motion is known without reading it back from Chipmunk.
+
+    def _step_many(self, targets: NDArray[np.float64]) -> None:
+        for _ in range(SUBSTEPS):
+            pull = STIFFNESS * (targets - self._position) - DAMPING * self._velocity
+            self._velocity += pull * DT
+            self._position += self._velocity * DT
+            deque(map(lib.cpBodySetVelocity, self._agents, self._velocity_rows), maxlen=0)
+            deque(map(lib.cpSpaceStep, self._spaces, repeat(DT)), maxlen=0)
+
+    def _step_one(self, target_x: float, target_y: float) -> None:
+        """Do the same as ``_step_many`` to the bit, in floats: numpy on one row takes longer."""
+        (x, y), (vx, vy) = self._position[0].tolist(), self._velocity[0].tolist()
+        agent, space = self._agents[0], self._spaces[0]
+        for _ in range(SUBSTEPS):
+            vx += (STIFFNESS * (target_x - x) - DAMPING * vx) * DT
+            vy += (STIFFNESS * (target_y - y) - DAMPING * vy) * DT
+            x, y = x + vx * DT, y + vy * DT
+            lib.cpBodySetVelocity(agent, (vx, vy))
+            lib.cpSpaceStep(space, DT)
+        self._position[0], self._velocity[0] = (x, y), (vx, vy)
+
+    def _bind(self) -> None:
+        """Collect the C handles of the loop; ``_velocity_rows`` share memory with ``_velocity``."""
+        self._spaces = [world.space._space for world in self._worlds]
+        self._agents = [world.agent._body for world in self._worlds]
+        self._blocks = [world.block._body for world in self._worlds]
+        view = ffi.from_buffer("cpVect[]", self._velocity, require_writable=True)
+        self._velocity_rows = [view[index] for index in range(self.count)]
+        self._contacts = [0] * self.count
+        if self._counts_contacts:
+            for index, world in enumerate(self._worlds):
+                world.space.on_collision(0, 0, post_solve=_counter(self._contacts, index))
 
 
 class _World:
@@ -160,8 +206,33 @@ class _World:
         self.block = pymunk.Body(1.0, shape.moment)
         parts = [pymunk.Poly(self.block, polygon) for polygon in shape.polygons]
         self.block.center_of_gravity = shape.centre_of_gravity
+        self.place(state)
+        self.space.add(*walls, self.agent, disc, self.block, *parts)
+
+    def place(self, state: list[float], *, angle_first: bool = True) -> None:
+        """Write a state row [7] into the bodies; turning is about the centre of gravity."""
         self.agent.velocity = state[5], state[6]
         self.agent.position = state[0], state[1]
-        self.block.angle = state[4]  # before the position: turning is about the centre of gravity
+        if angle_first:
+            self.block.angle = state[4]
         self.block.position = state[2], state[3]
-        self.space.add(*walls, self.agent, disc, self.block, *parts)
+        self.block.angle = state[4]
+
+
+def _first_bad(values: NDArray[np.float64]) -> int:
+    return int(np.flatnonzero(~np.isfinite(values).all(axis=1))[0])
+
+
+def _counter(counts: list[int], index: int) -> Callable[[pymunk.Arbiter, pymunk.Space, Any], None]:
+    def count(arbiter: pymunk.Arbiter, space: pymunk.Space, data: Any) -> None:
+        counts[index] += lib.cpArbiterGetCount(arbiter._arbiter)
+
+    return count
+
+
+def _collect_marks(arbiter: pymunk.Arbiter, marks: list[Segment]) -> None:
+    contacts = arbiter.contact_point_set
+    nx, ny = 2.0 * contacts.normal
+    for point in contacts.points:
+        (ax, ay), (bx, by) = point.point_a, point.point_b
+        marks.append(((ax - nx, ay - ny), (bx + nx, by + ny)))
