@@ -1,0 +1,1 @@
+"""Planners, one file each; ``conf/planner/*.yaml`` names them, so a new one edits nothing here."""
