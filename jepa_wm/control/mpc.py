@@ -1,0 +1,280 @@
+"""MPC: observe -> encode -> plan -> act, for a batch of problems in lock step.
+
+It is the only object of the loop that remembers: the goal, the last frames' latents, the plan being
+executed. The world model, the planner and the objective arrive as arguments; frames are whatever
+the world model's ``preprocess`` takes, so the same loop drives a pixel model and a simulator.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from jepa_wm.control.actions import ActionCodec
+from jepa_wm.control.agent import Decision
+from jepa_wm.control.interfaces import Context, Objective, Plan, Planner, WorldModel
+from jepa_wm.control.memory import Memory, select_context
+from jepa_wm.runtime import stream_seed, synchronised_seconds
+
+ObjectiveFactory = Callable[[Tensor], Objective]
+"""Makes the objective of some goals: goal latents [B,*L] -> Objective."""
+
+
+@dataclass(frozen=True, eq=False)
+class RolloutCost:
+    """The cost function a planner sees: objective(rollout(context, actions), actions), in pieces.
+
+    Attributes:
+        world_model: Predicts the latents.
+        objective: Factory, goal latents -> objective.
+        goal_z: Goal latents [B,*L].
+        context: What is known about the past, B rows.
+        chunk: Most candidates in one rollout, or None for all B * S at once. Whole rows go together
+            while they fit, so with ``chunk = S`` every row is rolled out alone and its costs are
+            the same bits whoever else is planned for; below S a row is split.
+    """
+
+    world_model: WorldModel
+    objective: ObjectiveFactory
+    goal_z: Tensor
+    context: Context
+    chunk: int | None = None
+
+    def __call__(self, actions: Tensor) -> Tensor:
+        """Cost float32 [B,S] of solver-space actions [B,S,H,A]."""
+        B, S = actions.shape[:2]
+        chunk = self.chunk or B * S
+        rows = max(1, chunk // S)
+        return torch.cat(
+            [self._rows(actions, slice(at, at + rows), chunk) for at in range(0, B, rows)]
+        )
+
+    def _rows(self, actions: Tensor, rows: slice, chunk: int) -> Tensor:
+        known, objective = select_context(self.context, rows), self.objective(self.goal_z[rows])
+        pieces = actions[rows].split(chunk, dim=1) if chunk < actions.shape[1] else (actions[rows],)
+        costs = [objective(self.world_model.rollout(known, piece), piece) for piece in pieces]
+        return torch.cat(costs, dim=1)
+
+
+class MPC:
+    """Closed-loop control with a world model: an ``Agent`` that plans.
+
+    One call of ``act`` is one environment step. A solve happens when the executed part of the plan
+    is used up: every ``replan_every`` blocks, for all active rows together. Each solve of a row
+    draws from its own generator, seeded by (the row's seed, the number of the solve), so a row's
+    plan depends on nothing beside it.
+
+    Attributes:
+        decisions: The solves since ``reset``.
+        last_plan: The plan being executed: its first block held the last action given. None before
+            the first.
+    """
+
+    def __init__(
+        self,
+        *,
+        world_model: WorldModel,
+        planner: Planner,
+        objective: ObjectiveFactory,
+        codec: ActionCodec,
+        device: torch.device,
+        replan_every: int,
+        history: int | None = None,
+        shrink_horizon: bool = True,
+        warm_start: bool = True,
+        chunk: int | None = None,
+        encode_rows: int | None = None,
+    ) -> None:
+        """Build the loop whole.
+
+        Args:
+            world_model: Encodes frames and predicts; on ``device``.
+            planner: Searches; shared freely.
+            objective: Factory, goal latents -> objective.
+            codec: Between solver and environment actions.
+            device: Where latents and plans live.
+            replan_every: Blocks executed of every plan, 1..planner.horizon.
+            history: Most context frames, 1..world_model.history; None takes the model's own. The
+                context grows to it from one real frame, one frame a block.
+            shrink_horizon: Never plan past the budget: H = min(horizon, blocks left).
+            warm_start: Start each solve from the shifted rest of the last plan, else cold.
+            chunk: Most candidates per rollout (``RolloutCost.chunk``).
+            encode_rows: Most frames per encode call; None takes all rows at once. 1 makes latents
+                independent of who else is active, bit for bit.
+
+        Raises:
+            ValueError: the parts do not fit together; all faults at once.
+        """
+        self.world_model, self.planner, self.objective = world_model, planner, objective
+        self.codec, self.device, self.replan_every = codec, device, replan_every
+        self.history = world_model.history if history is None else history
+        self.shrink_horizon, self.warm_start = shrink_horizon, warm_start
+        self.chunk, self.encode_rows = chunk, encode_rows
+        faults = self._faults()
+        if faults:
+            raise ValueError("MPC: " + "; ".join(faults))
+        low, high = codec.bounds()
+        self._bounds = (low.to(device), high.to(device))
+        self._memory: Memory | None = None
+
+    def _faults(self) -> list[str]:
+        A, model = self.codec.action_dim, self.world_model
+        faults = []
+        if model.action_dim != A:
+            faults.append(
+                f"the world model takes {model.action_dim} action numbers, the codec gives {A} "
+                f"(block {self.codec.block} x {self.codec.env_dim})"
+            )
+        if not 1 <= self.replan_every <= self.planner.horizon:
+            faults.append(
+                f"replan_every={self.replan_every} must be 1..horizon={self.planner.horizon}"
+            )
+        if not 1 <= self.history <= model.history:
+            faults.append(f"history={self.history} must be 1..{model.history}, the model's own")
+        for name in ("chunk", "encode_rows"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                faults.append(f"{name}={value} must be >= 1 or null")
+        return faults
+
+    @property
+    def needs_frames(self) -> bool:
+        """Whether the next ``act`` looks at its frames: block starts that replan or are kept."""
+        now = self._running
+        return now.step % self.codec.block == 0 and (self.history > 1 or not now.blocks_left)
+
+    @property
+    def decisions(self) -> Sequence[Decision]:
+        """The solves since ``reset``, oldest first."""
+        return self._memory.decisions if self._memory else []
+
+    @property
+    def last_plan(self) -> Plan | None:
+        """The plan whose actions are being executed, rows as ``decisions[-1].rows``."""
+        return self.decisions[-1].plan if self.decisions else None
+
+    def reset(
+        self, goals: np.ndarray | Tensor | None, seeds: Sequence[int], budget: int | None = None
+    ) -> None:
+        """Begin B episodes.
+
+        Args:
+            goals: Goal frames as the world model takes them, e.g. uint8 [B,H,W,3]; encoded once.
+            seeds: One seed a row.
+            budget: Environment steps to come, or None where nobody knows.
+
+        Raises:
+            ValueError: there are no goals, or not one a seed, or the budget is below 1.
+        """
+        if goals is None or len(goals) != len(seeds) or not len(seeds):
+            got = "none" if goals is None else len(goals)
+            raise ValueError(
+                f"MPC.reset needs one goal and one seed a row, got {got} and {len(seeds)}"
+            )
+        if budget is not None and budget < 1:
+            raise ValueError(f"budget={budget} must be at least one environment step")
+        goal_z = self._encode(goals)[:, 0]
+        self._memory = Memory(
+            goal_z, tuple(int(seed) for seed in seeds), budget, self.codec.action_dim
+        )
+
+    def act(
+        self,
+        frames: np.ndarray | Tensor | None,
+        proprio: np.ndarray | Tensor | None = None,
+        active: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """Return the next environment action of every row.
+
+        Args:
+            frames: What is seen now, one frame a row, e.g. uint8 [B,H,W,3]; may be None unless
+                ``needs_frames``.
+            proprio: Proprioception [B,P] in env units, or None.
+            active: Rows that still run, bool [B]; a row once dropped stays so until ``reset``. Only
+                active rows cost.
+
+        Returns:
+            float32 [B,a], inside the env's box; zeros for rows that are not active.
+
+        Raises:
+            ValueError: a leading dimension is not B, frames are missing, or a dropped row came
+                back.
+        """
+        now = self._running
+        now.drop(active)
+        actions = np.zeros((now.batch, self.codec.env_dim), dtype=np.float32)
+        if not len(now.rows):
+            return actions
+        if now.step % self.codec.block == 0:
+            seconds = self._observe(frames, proprio) if self.needs_frames else 0.0
+            if not now.blocks_left:
+                self._decide(seconds)
+        actions[now.rows] = now.take_action(self.codec.block)
+        return actions
+
+    @property
+    def _running(self) -> Memory:
+        if self._memory is None:
+            raise ValueError("MPC.act before MPC.reset: there is no goal yet")
+        return self._memory
+
+    def _encode(self, frames: np.ndarray | Tensor) -> Tensor:
+        """Encode one frame a row, [n,...] -> [n,1,*L]."""
+        model, rows = self.world_model, self.encode_rows or len(frames)
+        seen = torch.as_tensor(
+            np.ascontiguousarray(frames) if isinstance(frames, np.ndarray) else frames
+        )
+        pieces = seen.to(self.device)[:, None].split(rows)
+        with torch.inference_mode():
+            return torch.cat([model.encode(model.preprocess(piece)) for piece in pieces])
+
+    def _observe(
+        self, frames: np.ndarray | Tensor | None, proprio: np.ndarray | Tensor | None
+    ) -> float:
+        """Take the frame at a block boundary into the context; return the seconds it took."""
+        now = self._running
+        if frames is None or len(frames) != now.batch:
+            got = "none" if frames is None else len(frames)
+            raise ValueError(f"step {now.step} needs {now.batch} frames, one a row, got {got}")
+        began = synchronised_seconds(self.device)
+        pose = None
+        if proprio is not None:
+            pose = torch.as_tensor(proprio)[now.rows].to(self.device, torch.float32)[:, None]
+        now.remember(self._encode(frames[now.rows]), pose, self.history)
+        return synchronised_seconds(self.device) - began
+
+    def _decide(self, encode_seconds: float) -> None:
+        now = self._running
+        began = synchronised_seconds(self.device)
+        index = len(now.decisions)
+        generators = [
+            torch.Generator().manual_seed(stream_seed(now.seeds[row], index, "plan"))
+            for row in now.rows.tolist()
+        ]
+        start = self._start()
+        assert now.context is not None  # the first act observes
+        cost = RolloutCost(self.world_model, self.objective, now.goal_z, now.context, self.chunk)
+        plan = self.planner.plan(cost, start, self._bounds, generators)
+        executed = min(self.replan_every, plan.actions.shape[1])
+        actions = self.codec.decode(plan.actions[:, :executed])  # [n, executed * block, a]
+        now.execute(plan, actions.cpu().numpy(), self.codec.encode(actions))
+        plan_seconds = synchronised_seconds(self.device) - began
+        now.decisions.append(
+            Decision(now.step, now.rows.copy(), plan, encode_seconds, plan_seconds)
+        )
+
+    def _start(self) -> Plan:
+        """Warm or cold start of the rows still active, cut to the blocks that are left."""
+        now = self._running
+        if now.plan is None or not self.warm_start:
+            start = self.planner.start(len(now.rows), self.codec.action_dim, self.device)
+        else:
+            start = self.planner.shift(now.plan, now.executed.shape[1])
+        if not self.shrink_horizon or now.budget is None:
+            return start
+        left = max(
+            1, -(-(now.budget - now.step) // self.codec.block)
+        )  # blocks, the last may be partial
+        return replace(start, actions=start.actions[:, :left], std=start.std[:, :left])

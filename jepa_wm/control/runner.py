@@ -1,0 +1,275 @@
+"""run_episodes: tasks, an agent and a vector environment in; episodes out.
+
+The environments are stepped in lock step through Gymnasium's vector API with automatic reset off.
+An episode's record does not depend on how many run beside it. Frames are made only when the agent
+looks at them or the episode is filmed, and only of the rows that still run: rendering costs far
+more than physics.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+
+from jepa_wm.control.agent import Agent, plans_by_row
+from jepa_wm.control.episode import Episode, Rules, Task
+from jepa_wm.errors import ConfigError
+
+Envs = SyncVectorEnv | AsyncVectorEnv
+Info = dict[str, Any]
+
+
+def make_envs(make: Callable[[], gymnasium.Env], num_envs: int, asynchronous: bool = False) -> Envs:
+    """Build the vector environment ``run_episodes`` wants, automatic reset off.
+
+    ``asynchronous`` gives each copy its own process; the episodes are the same.
+    """
+    kind = AsyncVectorEnv if asynchronous else SyncVectorEnv
+    return kind([make] * num_envs, autoreset_mode=AutoresetMode.DISABLED)
+
+
+def run_episodes(
+    envs: Envs,
+    agent: Agent,
+    tasks: Sequence[Task],
+    rules: Rules,
+    progress: Callable[[int, int], None] | None = None,
+    on_episode: Callable[[Episode], None] | None = None,
+) -> list[Episode]:
+    """Run every task once, ``envs.num_envs`` at a time; the last batch may be smaller.
+
+    Args:
+        envs: From ``make_envs``; actions are a one-dimensional Box.
+        agent: Acts; reset once a batch.
+        tasks: What to do; ids are unique.
+        rules: The protocol.
+        progress: Called with (steps done, steps at most) after each lock step; steps are those of a
+            batch, so a bar reaches its end whatever stops early.
+        on_episode: Called with each episode when its batch ends, in task order.
+
+    Returns:
+        One episode a task, in task order.
+
+    Raises:
+        ConfigError: the environment is of the wrong kind, or lacks a key the rules name.
+        ValueError: two tasks share an id, or an action is outside the action space.
+    """
+    _action_space(envs)
+    if envs.metadata.get("autoreset_mode") != AutoresetMode.DISABLED:
+        raise ConfigError("the vector environment resets by itself; build it with make_envs")
+    ids = [task.id for task in tasks]
+    if len(set(ids)) != len(ids):
+        raise ValueError("task ids must be unique; an id names the episode's files")
+    size, episodes = envs.num_envs, []
+    batches = [tasks[at : at + size] for at in range(0, len(tasks), size)]
+    if any(task.options is not None for task in tasks):
+        envs.reset()  # from here on row by row, which needs an observation of all
+    for index, batch in enumerate(batches):
+        run = _Lockstep(envs, agent, batch, rules)
+        while run.active.any():
+            run.advance()
+            if progress:
+                progress(index * rules.budget + run.step, len(batches) * rules.budget)
+        made = list(run.episodes())
+        episodes += made
+        if progress:
+            progress((index + 1) * rules.budget, len(batches) * rules.budget)
+        if on_episode:
+            for episode in made:
+                on_episode(episode)
+    return episodes
+
+
+def _action_space(envs: Envs) -> gymnasium.spaces.Box:
+    space = envs.single_action_space
+    if not isinstance(space, gymnasium.spaces.Box) or len(space.shape) != 1:
+        raise ConfigError(
+            f"action space {space} is a {type(space).__name__}; "
+            "planning needs continuous actions, a Box of one dimension"
+        )
+    return space
+
+
+class _Log:
+    """What one row has seen so far."""
+
+    def __init__(self, task: Task, info: Info, rules: Rules) -> None:
+        self.task, self.rules = task, rules
+        self.infos = [info]
+        self.actions: list[np.ndarray] = []
+        self.rewards: list[float] = []
+        self.frames: list[np.ndarray] = []
+        self.streak, self.success = 0, False
+        self.presolved = self.solved
+
+    @property
+    def solved(self) -> bool:
+        """Whether the newest info meets the goal."""
+        return bool(_pick(self.infos[-1], self.rules.success, "info"))
+
+    def add(self, action: np.ndarray, reward: float, info: Info, ended: bool) -> bool:
+        """Record a step; return whether the episode goes on."""
+        self.actions.append(action)
+        self.rewards.append(reward)
+        self.infos.append(info)
+        self.streak = self.streak + 1 if self.solved else 0
+        self.success |= self.streak >= self.rules.hold
+        if ended and self.streak and not self.success:
+            raise ConfigError(
+                f"hold={self.rules.hold}, but the environment ended at the first success; "
+                "make it so that it runs on"
+            )
+        stop = self.success and self.rules.stop_on_success
+        return not (ended or stop or len(self.actions) >= self.rules.budget)
+
+
+class _Lockstep:
+    """One batch of tasks in the vector environment; rows past the batch idle with zero actions."""
+
+    def __init__(self, envs: Envs, agent: Agent, tasks: Sequence[Task], rules: Rules) -> None:
+        self.envs, self.agent, self.tasks, self.rules = envs, agent, tasks, rules
+        self._space = _action_space(envs)
+        self.padded = [*tasks, *[tasks[0]] * (envs.num_envs - len(tasks))]
+        self.observations, infos = self._reset()
+        self.logs = [_Log(task, info, rules) for task, info in zip(tasks, infos, strict=False)]
+        self.active = np.array([not log.presolved for log in self.logs])
+        self.step = 0
+        self._film(np.arange(len(tasks)))
+        goals = [task.goal for task in tasks if task.goal is not None]
+        if goals and len(goals) < len(tasks):
+            raise ValueError("either every task has a goal or none")
+        agent.reset(np.stack(goals) if goals else None, [task.seed for task in tasks], rules.budget)
+
+    def advance(self) -> None:
+        """One environment step of every row."""
+        rows = np.flatnonzero(self.active)
+        frames = proprio = None
+        if self.agent.needs_frames:
+            frames = self._see(self.rules.frames, rows)
+            if self.rules.proprio is not None:
+                proprio = self._see(self.rules.proprio, rows)
+        actions = self._checked(self.agent.act(frames, proprio, self.active.copy()), rows)
+        self.observations, rewards, terminated, truncated, infos = self.envs.step(actions)
+        ended = terminated | truncated
+        for row in rows.tolist():
+            log = self.logs[row]
+            going = log.add(actions[row], float(rewards[row]), _row(infos, row), bool(ended[row]))
+            self.active[row] = going
+        self.step += 1
+        self._film(rows)
+        for ending in np.flatnonzero(ended).tolist():  # it may not be stepped on: let it idle
+            self._reset_row(ending)
+
+    def episodes(self) -> Iterator[Episode]:
+        """The batch's records, in task order."""
+        plans_of = plans_by_row(self.agent.decisions, len(self.tasks))
+        for log, plans in zip(self.logs, plans_of, strict=True):
+            task, size = log.task, self._space.shape[0]
+            states = None
+            if self.rules.states is not None:
+                states = np.stack([_pick(info, self.rules.states, "info") for info in log.infos])
+            yield Episode(
+                id=task.id,
+                seed=task.seed,
+                success=log.success,
+                presolved=log.presolved,
+                actions=np.array(log.actions, dtype=np.float32).reshape(-1, size),
+                rewards=np.array(log.rewards, dtype=np.float64),
+                metrics=_metrics(log.infos),
+                goal=task.goal if task.goal_frame is None else task.goal_frame,
+                frames=np.stack(log.frames) if log.frames else None,
+                states=states,
+                seconds=plans["encode_seconds"] + plans["plan_seconds"] if plans else np.zeros(0),
+                plans=plans,
+                config=self.rules.describe(),
+            )
+
+    def _reset(self) -> tuple[Any, list[Info]]:
+        seeds: list[int | None] = [task.seed for task in self.padded]
+        if all(task.options is None for task in self.padded):
+            observations, infos = self.envs.reset(seed=seeds)
+            return observations, [_row(infos, row) for row in range(len(seeds))]
+        answers = [self._reset_row(row) for row in range(len(seeds))]
+        return answers[-1][0], [info for _, info in answers]
+
+    def _reset_row(self, row: int) -> tuple[Any, Info]:
+        mask = np.arange(self.envs.num_envs) == row
+        seeds = [task.seed if mine else None for task, mine in zip(self.padded, mask, strict=True)]
+        options = {**(self.padded[row].options or {}), "reset_mask": mask}
+        observations, infos = self.envs.reset(seed=seeds, options=options)
+        return observations, _row(infos, row)
+
+    def _checked(self, actions: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Fit actions [n,a] into the vector's [num_envs,a]; refuse what the env does not take."""
+        space = self._space
+        full = np.zeros((self.envs.num_envs, *space.shape), dtype=space.dtype)
+        full[: len(self.tasks)] = actions
+        for row in rows:
+            if not space.contains(full[row]):
+                raise ValueError(
+                    f"action {full[row].tolist()} of task {self.tasks[row].id} is outside {space}"
+                )
+        return full
+
+    def _see(self, source: str, rows: np.ndarray) -> np.ndarray:
+        """What ``rows`` show of ``source`` now, [n,...] with zeros elsewhere."""
+        if source == "render":
+            views = _render(self.envs, rows)
+        elif source == "observation":
+            views = [np.asarray(self.observations[row]) for row in rows]
+        elif isinstance(self.observations, dict) and source in self.observations:
+            views = [self.observations[source][row] for row in rows]
+        else:
+            keys = list(self.observations) if isinstance(self.observations, dict) else []
+            what = f"observation {sorted(keys)} or info"
+            views = [np.asarray(_pick(self.logs[row].infos[-1], source, what)) for row in rows]
+        seen = np.zeros((len(self.tasks), *views[0].shape), dtype=views[0].dtype)
+        seen[rows] = np.stack(views)
+        return seen
+
+    def _film(self, rows: np.ndarray) -> None:
+        wanted = np.array([row for row in rows if self.tasks[row].id in self.rules.film], dtype=int)
+        for row, frame in zip(wanted, _render(self.envs, wanted), strict=True):
+            self.logs[row].frames.append(frame)
+
+
+def _render(envs: Envs, rows: np.ndarray) -> list[np.ndarray]:
+    """Render some rows; environments in other processes can only render all together."""
+    if not len(rows):
+        return []
+    if isinstance(envs, SyncVectorEnv):
+        frames = [envs.envs[row].render() for row in rows]
+    else:
+        everyone = envs.call("render")
+        frames = [everyone[row] for row in rows]
+    if not all(isinstance(frame, np.ndarray) for frame in frames):
+        raise ConfigError("the environment renders no frames; make it with render_mode='rgb_array'")
+    return frames
+
+
+def _row(infos: Info, row: int) -> Info:
+    """One environment's info out of the vector's, whose ``_key`` masks say who has the key."""
+    return {
+        key: value[row]
+        for key, value in infos.items()
+        if isinstance(value, np.ndarray) and f"_{key}" in infos and infos[f"_{key}"][row]
+    }
+
+
+def _pick(info: Info, key: str, what: str) -> Any:
+    if key not in info:
+        raise ConfigError(f"{key!r} is not in the environment's {what}; it has {sorted(info)}")
+    return info[key]
+
+
+def _metrics(infos: Sequence[Info]) -> dict[str, np.ndarray]:
+    """Every scalar that all infos have, stacked over time."""
+    shared = [key for key in infos[0] if all(key in info for info in infos)]
+    columns = {key: np.array([info[key] for info in infos]) for key in sorted(shared)}
+    return {
+        key: column
+        for key, column in columns.items()
+        if column.ndim == 1 and column.dtype.kind in "bif"
+    }
