@@ -1,0 +1,1 @@
+"""One GGUF file is one bundle: schema (keys and tensors), reader, writer and stored types."""

@@ -1,0 +1,223 @@
+"""Write a bundle: metadata and tensors, checked by the rules the reader checks, in one step.
+
+The file appears complete or not at all: it is written beside its place under a temporary name,
+opened once as a reader would, and moved.
+"""
+
+import os
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from difflib import get_close_matches
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from gguf import GGUFWriter
+from gguf.constants import GGML_QUANT_VERSION, GGUFValueType
+
+from jepa_wm.bundle.faults import bundle_error, printable
+from jepa_wm.bundle.header import MAX_DIMS
+from jepa_wm.bundle.quant import FILE_TYPES, Encoded, decode, encode, storage_type
+from jepa_wm.bundle.reader import Bundle
+from jepa_wm.bundle.rules import check_meta
+from jepa_wm.bundle.schema import TABLE, key_for
+from jepa_wm.bundle.templates import tensor_faults
+
+TensorLike = np.ndarray | torch.Tensor | Encoded
+
+MAX_NAME = 63  # bytes; ggml's C readers hold a name in 64 with the closing zero
+
+_TYPES = {
+    "u32": GGUFValueType.UINT32,
+    "f32": GGUFValueType.FLOAT32,
+    "bool": GGUFValueType.BOOL,
+    "str": GGUFValueType.STRING,
+}
+
+
+def write_bundle(
+    path: Path | str,
+    meta: Mapping[str, Any],
+    tensors: Mapping[str, TensorLike],
+    file_type: str = "f32",
+) -> Path:
+    """Write a GGUF bundle, replacing a file of that name.
+
+    Args:
+        path: Where; the folder must exist.
+        meta: Schema keys to values. ``general.architecture``, ``jepa.schema_version``,
+            ``general.file_type`` and the quantisation version are filled in. Foreign keys (outside
+            ``jepa.`` and ``jepa_wm.``) keep their Python type.
+        tensors: Schema names to floating arrays in torch order; an ``Encoded`` one
+            (``Bundle.encoded``) is written byte for byte.
+        file_type: Type of the quantisable weights, one of ``quant.FILE_TYPES``; all other tensors
+            are F32.
+
+    Returns:
+        The path.
+
+    Raises:
+        BundleError: the file type, a key, a tensor or the place is not possible; all faults at
+            once, nothing is written.
+    """
+    path = Path(path)
+    known, faults = check_meta(_filled(meta, tensors, file_type))
+    faults += _key_faults(meta)
+    faults += [fault for name, tensor in tensors.items() for fault in _value_faults(name, tensor)]
+    faults += tensor_faults(known, {name: tuple(tensor.shape) for name, tensor in tensors.items()})[
+        1
+    ]
+    if faults:
+        raise bundle_error(path, [f"cannot be written: {faults[0]}", *faults[1:]])
+    with _replacing(path) as temporary:
+        writer = GGUFWriter(temporary, "jepa")
+        _add_meta(writer, known)
+        for name, tensor in tensors.items():
+            _add_tensor(writer, name, tensor, file_type)
+        try:
+            writer.write_header_to_file()
+            writer.write_kv_data_to_file()
+            writer.write_tensors_to_file()
+        finally:
+            writer.close()
+        Bundle.open(temporary)
+    return path
+
+
+def _filled(
+    meta: Mapping[str, Any], tensors: Mapping[str, TensorLike], file_type: str
+) -> dict[str, Any]:
+    """Return ``meta`` plus the writer's own keys; a contradiction stays, to be refused."""
+    storage_type("", (), file_type)  # refuses an unknown file type
+    own: dict[str, Any] = {
+        "general.architecture": "jepa",
+        "jepa.schema_version": 1,
+        "general.file_type": FILE_TYPES[file_type][0],
+    }
+    if file_type.startswith("q"):
+        own["general.quantization_version"] = GGML_QUANT_VERSION
+    dropped = {"general.alignment"}  # the writer's own
+    if not any(isinstance(tensor, Encoded) for tensor in tensors.values()):
+        dropped |= {
+            "general.file_type",
+            "general.quantization_version",
+        }  # of the file it was read from
+    # an empty array cannot be stored; its absence says the same
+    given = {
+        k: v for k, v in meta.items() if k not in dropped and not _is_empty(v) and v is not None
+    }
+    return {**own, **given}
+
+
+def _is_empty(found: Any) -> bool:
+    return isinstance(found, list | tuple | np.ndarray) and len(found) == 0
+
+
+def _key_faults(meta: Mapping[str, Any]) -> Iterator[str]:
+    for name, found in meta.items():
+        if not name or not name.isascii() or not name.isprintable():
+            yield f"key {printable(name)!r} is not printable ASCII"
+        elif name.startswith(("jepa.", "jepa_wm.")) and key_for(name) is None:
+            yield f"{name} is not a key of the schema{_nearest(name)}"
+        elif key_for(name) is None and found is not None and not _is_empty(found):
+            try:
+                _foreign_type(found)
+            except ValueError as error:
+                yield f"{name} {error}"
+
+
+def _nearest(name: str) -> str:
+    near = get_close_matches(name, TABLE, 1, 0.8)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _value_faults(name: str, tensor: TensorLike) -> Iterator[str]:
+    if len(name.encode()) > MAX_NAME:
+        yield f"tensor name {printable(name)} has {len(name.encode())} bytes, wanted <= {MAX_NAME}"
+    if not name or not name.isprintable():
+        yield f"tensor name {printable(name)!r} is empty or not printable"
+    if not 1 <= len(tensor.shape) <= MAX_DIMS or 0 in tensor.shape:
+        shape = list(tensor.shape)
+        yield f"tensor {printable(name)} has shape {shape}, wanted 1 to 4 dimensions above 0"
+        return
+    if isinstance(tensor, Encoded):
+        values = decode(tensor)
+    elif (
+        tensor.is_floating_point() if isinstance(tensor, torch.Tensor) else tensor.dtype.kind == "f"
+    ):
+        values = _array(tensor)
+    else:
+        yield f"tensor {printable(name)} is {tensor.dtype}, wanted a floating type"
+        return
+    if not (np.isfinite(values.min()) and np.isfinite(values.max())):
+        yield f"tensor {printable(name)} holds values that are NaN, infinite or beyond float32"
+
+
+def _array(tensor: np.ndarray | torch.Tensor) -> np.ndarray:
+    if isinstance(tensor, torch.Tensor):
+        return tensor.detach().to("cpu", torch.float32).numpy()
+    with np.errstate(over="ignore"):  # ends as Inf, which is refused
+        return np.asarray(tensor, np.float32)
+
+
+def _add_meta(writer: GGUFWriter, meta: Mapping[str, Any]) -> None:
+    for name, found in meta.items():
+        row = key_for(name)
+        if name == "general.architecture":  # GGUFWriter's constructor has added it
+            continue
+        if row is None:
+            kind, entries = _foreign_type(found)
+        elif row.kind.startswith("["):
+            kind, entries = GGUFValueType.ARRAY, _TYPES[row.kind[1:-1]]
+        else:
+            kind, entries = _TYPES[row.kind], None
+        plain = found.tolist() if isinstance(found, np.ndarray | np.generic) else found
+        writer.add_key_value(name, plain, kind, entries)
+
+
+def _foreign_type(found: Any) -> tuple[GGUFValueType, GGUFValueType | None]:
+    """Return the type for a key outside the schema: as wide as it comes."""
+    if isinstance(found, np.ndarray):
+        found = found.tolist()
+    if isinstance(found, list | tuple):
+        kinds = {_foreign_type(entry)[0] for entry in found}
+        if len(kinds) != 1 or GGUFValueType.ARRAY in kinds:
+            raise ValueError("is an array of mixed or nested values")
+        return GGUFValueType.ARRAY, kinds.pop()
+    if isinstance(found, bool | np.bool_):
+        return GGUFValueType.BOOL, None
+    if isinstance(found, int | np.integer) and -(1 << 63) <= found < 1 << 64:
+        return (GGUFValueType.UINT64 if found >= 1 << 63 else GGUFValueType.INT64), None
+    if isinstance(found, float | np.floating):
+        return GGUFValueType.FLOAT64, None
+    if isinstance(found, str):
+        return GGUFValueType.STRING, None
+    raise ValueError(f"is {type(found).__name__}, which metadata cannot hold")
+
+
+def _add_tensor(writer: GGUFWriter, name: str, tensor: TensorLike, file_type: str) -> None:
+    stored = tensor
+    if not isinstance(stored, Encoded):
+        stored = encode(_array(stored), storage_type(name, tuple(stored.shape), file_type))
+    row_bytes = stored.data.size // (prod(stored.shape[:-1]))
+    data = stored.data.reshape(*stored.shape[:-1], row_bytes)
+    writer.add_tensor(name, data, raw_dtype=stored.type)
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """Give a temporary path beside ``path``; move it there on success, else remove it."""
+    temporary = path.with_name(f".{path.name[:100]}.{secrets.token_hex(6)}.tmp")
+    try:
+        yield temporary
+        if path.is_dir():
+            raise bundle_error(path, ["is a directory; give the name of a file"])
+        os.replace(temporary, path)
+    except OSError as error:
+        raise bundle_error(path, [f"cannot be written: {error.strerror or error}"]) from error
+    finally:
+        with suppress(OSError):  # not there after success, or its folder never was
+            temporary.unlink()
