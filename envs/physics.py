@@ -233,6 +233,8 @@ def _counter(counts: list[int], index: int) -> Callable[[pymunk.Arbiter, pymunk.
 def _collect_marks(arbiter: pymunk.Arbiter, marks: list[Segment]) -> None:
     contacts = arbiter.contact_point_set
     nx, ny = 2.0 * contacts.normal
+    lines = []
     for point in contacts.points:
         (ax, ay), (bx, by) = point.point_a, point.point_b
-        marks.append(((ax - nx, ay - ny), (bx + nx, by + ny)))
+        lines.append(((ax - nx, ay - ny), (bx + nx, by + ny)))
+    marks[:0] = lines  # a body lists its arbiters last first; overlapping marks blend in order

@@ -1,8 +1,9 @@
-"""PushT pictures, equal to the pixel to the frames the public LeWM checkpoints were trained on.
+"""PushT pictures, equal to the pixel to the frames the public LeWM checkpoint was trained on.
 
-A 512 x 512 drawing (white, goal, block, agent, walls, in this order) is scaled down with the arithmetic of OpenCV's
-``INTER_LINEAR``. All that never moves is drawn and scaled once; a frame then redraws and rescales only the rectangles
-around the block and the agent. No window, no display.
+A 512 x 512 drawing (white, goal, block, agent, walls, in this order) is scaled down with the
+arithmetic of OpenCV's ``INTER_LINEAR``. All that never moves is drawn and scaled once; a frame
+then redraws and rescales only the rectangles around the block and the agent. No window, no
+display.
 """
 
 import contextlib
@@ -13,11 +14,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from jepa_wm.envs.physics import AGENT_RADIUS, WALL_RADIUS, WALLS
+from jepa_wm.envs.physics import AGENT_RADIUS, WALL_RADIUS, WALLS, Segment
 from jepa_wm.envs.shapes import BlockShape, place_polygons
 
 with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
-    # pygame greets on stdout when imported, which belongs to the caller, and may warn of its own imports.
+    # pygame greets on stdout when imported, which belongs to the caller, and warns of its imports.
     warnings.simplefilter("ignore")
     import pygame
 
@@ -25,18 +26,22 @@ CANVAS = 512
 WHITE, GOAL, WALL = (255, 255, 255), (144, 238, 144), (211, 211, 211)
 AGENT, AGENT_CORE = (65, 105, 225), (78, 126, 255)
 BLOCK_EDGE, BLOCK = (119, 136, 153), (143, 163, 184)
+MARK = (231, 76, 60)
 MARGIN = 5  # px that edges and rounding may reach past the outline
+NEAR = 9  # px from the canvas border within which walls are drawn
 
 Pose = Sequence[float]
 Pixel = tuple[int, int]
+Box = tuple[int, int, int, int]  # left, top, right, bottom; canvas pixels, half-open
 Frame = NDArray[np.uint8]
+State = Sequence[float] | NDArray[np.float64]
 
 
 class LinearResize:
     """OpenCV's ``resize(INTER_LINEAR)`` of a square uint8 image, bit for bit, whole or in part.
 
-    With weights a = rint(2048 frac) per axis: rows h = a0 p0 + a1 p1, then out = (((b0 (h0 >> 4)) >> 16) +
-    ((b1 (h1 >> 4)) >> 16) + 2) >> 2, all in int32.
+    With weights a, b = rint(2048 frac) per axis: h = a0 p0 + a1 p1 along a row, then
+    out = (((b0 (h0 >> 4)) >> 16) + ((b1 (h1 >> 4)) >> 16) + 2) >> 2 across rows, in int32.
 
     Args:
         source: Side of the input, px.
@@ -104,8 +109,11 @@ class PushTRenderer:
         shape: The block.
         goal: Pose (x, y, angle) of the green decoration, px and radians, or None for no decoration.
 
-    Source: gym-pusht ``envs/pusht.py`` (_draw) and stable-worldmodel ``envs/pusht/env.py`` with ``envs/utils.py``
-    (DrawOptions): lighter cores, 2 px edges, walls drawn last.
+    Raises:
+        ValueError: ``size`` below 1.
+
+    Source: gym-pusht ``envs/pusht.py`` (_draw), stable-worldmodel ``envs/pusht/env.py`` and
+    ``envs/utils.py`` (DrawOptions). Kept: lighter cores, 2 px edges, walls drawn last.
     """
 
     def __init__(self, size: int, shape: BlockShape, goal: Pose | None) -> None:
@@ -115,7 +123,7 @@ class PushTRenderer:
         self.shape = shape
         self._resize = LinearResize(CANVAS, size)
         self._pixels = np.empty((CANVAS, CANVAS, 4), dtype=np.uint8)
-        self._canvas = pygame.image.frombuffer(self._pixels, (CANVAS, CANVAS), "RGBX")
+        self._canvas = pygame.image.frombuffer(self._pixels.data, (CANVAS, CANVAS), "RGBX")
         self.set_goal(goal)
 
     def set_goal(self, goal: Pose | None) -> None:
@@ -130,37 +138,40 @@ class PushTRenderer:
         whole = (0, self.size)
         self._small = self._resize(self._pixels, whole, whole)
 
-    def render(self, state: Sequence[float] | NDArray[np.float64]) -> Frame:
+    def render(self, state: State, marks: Sequence[Segment] = ()) -> Frame:
         """Draw one state.
 
         Args:
             state: (agent x, agent y, block x, block y, angle, ...), px and radians.
+            marks: Contact marks to draw on top (``PushTWorlds.contact_marks``). The references
+                draw them in every frame with a contact; they are not a function of the state.
 
         Returns:
             uint8 [size,size,3], RGB, C-contiguous, its own memory.
         """
         frame = self._small.copy()
-        boxes = self._draw(state)
+        boxes = self._draw(state, marks)
         for left, top, right, bottom in boxes:
             rows, columns = self._resize.span(top, bottom), self._resize.span(left, right)
             frame[slice(*rows), slice(*columns)] = self._resize(self._pixels, rows, columns)
         self._restore(boxes)
         return frame
 
-    def canvas(self, state: Sequence[float] | NDArray[np.float64]) -> Frame:
+    def canvas(self, state: State, marks: Sequence[Segment] = ()) -> Frame:
         """Draw one state at full size, uint8 [512,512,3], its own memory."""
-        boxes = self._draw(state)
+        boxes = self._draw(state, marks)
         drawn = self._pixels[..., :3].copy()
         self._restore(boxes)
         return drawn
 
-    def _draw(self, state: Sequence[float] | NDArray[np.float64]) -> list[tuple[int, ...]]:
-        """Draw the moving things onto the background; return the boxes (left, top, right, bottom) touched."""
+    def _draw(self, state: State, marks: Sequence[Segment]) -> list[Box]:
+        """Draw what moves onto the background; return the boxes touched."""
         agent = float(state[0]), float(state[1])
         outlines = place_polygons(self.shape, state[2:5])
-        block_box = _box([point for outline in outlines for point in outline], MARGIN)
+        block_box = _box([corner for outline in outlines for corner in outline], MARGIN)
         agent_box = _box([agent], AGENT_RADIUS + MARGIN)
-        boxes = [box for box in (block_box, agent_box) if box[0] < box[2] and box[1] < box[3]]
+        boxes = [block_box, agent_box, *(_box(mark, MARGIN) for mark in marks)]
+        boxes = [box for box in boxes if box[0] < box[2] and box[1] < box[3]]  # seen at all
         for box in boxes:
             self._copy(self._unwalled, box)
         if block_box in boxes:
@@ -170,17 +181,17 @@ class PushTRenderer:
             centre = _rounded([agent])[0]
             pygame.draw.circle(self._canvas, AGENT, centre, round(AGENT_RADIUS))
             pygame.draw.circle(self._canvas, AGENT_CORE, centre, round(AGENT_RADIUS - 4))
-        reach = WALLS[0][0][0] + WALL_RADIUS + 1
-        low, high = reach, CANVAS - reach
-        if any(b[0] <= low or b[1] <= low or b[2] >= high or b[3] >= high for b in boxes):
+        if any(box[0] <= NEAR or box[1] <= NEAR or max(box[2:]) >= CANVAS - NEAR for box in boxes):
             self._draw_walls()
+        for start, end in marks:
+            pygame.draw.aalines(self._canvas, MARK, False, _rounded([start, end]))
         return boxes
 
-    def _restore(self, boxes: list[tuple[int, ...]]) -> None:
+    def _restore(self, boxes: list[Box]) -> None:
         for box in boxes:
             self._copy(self._background, box)
 
-    def _copy(self, source: Frame, box: tuple[int, ...]) -> None:
+    def _copy(self, source: Frame, box: Box) -> None:
         area = np.s_[box[1] : box[3], box[0] : box[2]]
         self._pixels[area] = source[area]
 
@@ -201,7 +212,7 @@ class PushTRenderer:
         length = (across * across + along * along) ** 0.5
         if length == 0:
             return
-        # The reference takes absolute values here, so the band of a falling line leans the wrong way; kept.
+        # The reference takes absolute values here: the band of a falling line leans the wrong way.
         dx, dy = round(across * (radius / length)), round(along * (radius / length))
         band = [
             (start[0] - dx, start[1] - dy),
@@ -222,8 +233,13 @@ def _rounded(points: Sequence[Sequence[float]]) -> list[Pixel]:
     return [(round(x), round(y)) for x, y in points]
 
 
-def _box(points: Sequence[Sequence[float]], margin: float) -> tuple[int, ...]:
-    """Return the canvas pixels within ``margin`` of the points as (left, top, right, bottom); empty if off it."""
+def _box(points: Sequence[Sequence[float]], margin: float) -> Box:
+    """Return the canvas pixels within ``margin`` of the points; empty if all are off it."""
     xs, ys = [point[0] for point in points], [point[1] for point in points]
-    edges = min(xs) - margin, min(ys) - margin, max(xs) + margin + 1, max(ys) + margin + 1
-    return tuple(int(min(max(edge, 0), CANVAS)) for edge in edges)
+    left, right = _clamped(min(xs) - margin), _clamped(max(xs) + margin + 1)
+    top, bottom = _clamped(min(ys) - margin), _clamped(max(ys) + margin + 1)
+    return left, top, right, bottom
+
+
+def _clamped(edge: float) -> int:
+    return int(min(max(edge, 0), CANVAS))

@@ -1,7 +1,8 @@
 """The blocks a PushT agent can push: their outlines, inertia and rotational symmetry.
 
-A block is a union of convex polygons that share edges but no area, in body coordinates (pixels, y down). The origin is
-the point that ``state[2:4]`` names; it is neither the centroid nor the centre of gravity.
+A block is a union of rectangles that share edges but no area, in body coordinates (pixels, y
+down). The origin is the point that ``state[2:4]`` names; it is neither the centroid nor the centre
+of gravity.
 """
 
 import math
@@ -20,7 +21,7 @@ class BlockShape:
 
     Attributes:
         name: One of ``BLOCK_NAMES``.
-        polygons: Convex polygons in body coordinates, px, hull order of pymunk (drawing depends on it).
+        polygons: Rectangles in body coordinates, px, corners in pymunk's hull order.
         moment: Moment of inertia for mass 1, px^2.
         centre_of_gravity: Pivot of free rotation in body coordinates, px.
         symmetry_rad: Smallest rotation that maps the block onto itself, as the pose metric uses it.
@@ -41,8 +42,9 @@ def _rectangle(left: float, top: float, right: float, bottom: float) -> Points:
     return ((left, top), (right, top), (right, bottom), (left, bottom))
 
 
-# Rectangles (left, top, right, bottom) in units of the scale, and which rectangle each moment is taken from. The tee and
-# the plus take every moment from their bar: a slip of the reference that the dynamics of its data depend on.
+# Rectangles (left, top, right, bottom) in units of the scale; which rectangle each moment is taken
+# from; the symmetry. The T and the plus take every moment from their bar: a slip of the reference
+# that the dynamics of its data depend on.
 _PARTS: dict[str, tuple[list[tuple[float, float, float, float]], list[int], float]] = {
     "T": ([(-2, 0, 2, 1), (-0.5, 1, 0.5, 4)], [0, 0], 2 * np.pi),
     "small_tee": ([(-1.5, 0, 1.5, 1), (-0.5, 1, 0.5, 2)], [0, 1], 2 * np.pi),
@@ -70,7 +72,8 @@ def make_block(name: str, scale: float = 30.0) -> BlockShape:
     Raises:
         ValueError: unknown name, or a scale that is not a positive number.
 
-    Source: gym-pusht ``envs/pusht.py`` (add_tee) and stable-worldmodel ``envs/pusht/env.py`` (other shapes, symmetry).
+    Source: gym-pusht ``envs/pusht.py`` (add_tee), stable-worldmodel ``envs/pusht/env.py`` (the
+    other shapes and the symmetries). Its eighth shape, the disc "o", is the agent's.
     """
     if name not in _PARTS:
         raise ValueError(f"block_shape={name!r} is unknown; use one of {', '.join(BLOCK_NAMES)}")
