@@ -13,6 +13,7 @@ import numpy as np
 import pymunk
 
 Points = tuple[tuple[float, float], ...]
+Rectangle = tuple[float, float, float, float]
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,8 @@ class BlockShape:
 
     Attributes:
         name: One of ``BLOCK_NAMES``.
-        polygons: Rectangles in body coordinates, px, corners in pymunk's hull order.
+        rectangles: Its parts (left, top, right, bottom) in body coordinates, px.
+        polygons: The same parts as corners, px, in pymunk's hull order.
         moment: Moment of inertia for mass 1, px^2.
         centre_of_gravity: Pivot of free rotation in body coordinates, px.
         symmetry_rad: Smallest rotation that maps the block onto itself, as the pose metric uses it.
@@ -30,6 +32,7 @@ class BlockShape:
     """
 
     name: str
+    rectangles: tuple[Rectangle, ...]
     polygons: tuple[Points, ...]
     moment: float
     centre_of_gravity: tuple[float, float]
@@ -38,14 +41,14 @@ class BlockShape:
     reach: float
 
 
-def _rectangle(left: float, top: float, right: float, bottom: float) -> Points:
+def _corners(left: float, top: float, right: float, bottom: float) -> Points:
     return ((left, top), (right, top), (right, bottom), (left, bottom))
 
 
 # Rectangles (left, top, right, bottom) in units of the scale; which rectangle each moment is taken
 # from; the symmetry. The T and the plus take every moment from their bar: a slip of the reference
 # that the dynamics of its data depend on.
-_PARTS: dict[str, tuple[list[tuple[float, float, float, float]], list[int], float]] = {
+_PARTS: dict[str, tuple[list[Rectangle], list[int], float]] = {
     "T": ([(-2, 0, 2, 1), (-0.5, 1, 0.5, 4)], [0, 0], 2 * np.pi),
     "small_tee": ([(-1.5, 0, 1.5, 1), (-0.5, 1, 0.5, 2)], [0, 1], 2 * np.pi),
     "L": ([(0, 0, 1, 2), (0, -1, 2, 0)], [0, 1], 2 * np.pi),
@@ -80,12 +83,14 @@ def make_block(name: str, scale: float = 30.0) -> BlockShape:
     if not (np.isfinite(scale) and scale > 0):
         raise ValueError(f"block_scale={scale!r} must be a positive number of pixels")
     rectangles, moments_of, symmetry = _PARTS[name]
-    outlines = [_rectangle(*(scale * value for value in part)) for part in rectangles]
+    scaled = [(scale * a, scale * b, scale * c, scale * d) for a, b, c, d in rectangles]
+    outlines = [_corners(*part) for part in scaled]
     polygons = [pymunk.Poly(None, outline) for outline in outlines]
     centres = np.array([polygon.center_of_gravity for polygon in polygons])
     hulls = tuple(tuple((v.x, v.y) for v in polygon.get_vertices()) for polygon in polygons)
     return BlockShape(
         name=name,
+        rectangles=tuple(scaled),
         polygons=hulls,
         moment=sum(pymunk.moment_for_poly(1.0, outlines[index]) for index in moments_of),
         centre_of_gravity=(float(centres[:, 0].mean()), float(centres[:, 1].mean())),
