@@ -1,0 +1,75 @@
+"""Models: torch modules built from a bundle, one family a file, looked up by the bundle's own keys."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from jepa_wm.bundle.reader import Bundle
+from jepa_wm.control.interfaces import WorldModel
+from jepa_wm.errors import BundleError
+from jepa_wm.models import hfvit, lewm
+from jepa_wm.models.family import Family
+from jepa_wm.models.model import Model
+
+__all__ = ["FAMILIES", "WORLD_MODELS", "Model", "load", "load_world_model"]
+
+FAMILIES: dict[str, Family] = {
+    "hfvit": hfvit.FAMILY,
+    "lewm": lewm.FAMILY,
+}
+# predictors that imagine the next frame, by jepa.pred.kind
+WORLD_MODELS: dict[str, Callable[[Model], WorldModel]] = {
+    "lewm": lewm.LeWMWorldModel,
+}
+
+
+def load(
+    source: Path | str | Bundle, device: torch.device, dtype: torch.dtype = torch.float32
+) -> Model:
+    """Load a bundle as a model.
+
+    Args:
+        source: Path of a GGUF file, or an open bundle.
+        device: Where the weights go.
+        dtype: Dtype of the matrices; norms, tokens and position tables are always float32.
+
+    Raises:
+        BundleError: the file is broken or its family is not implemented.
+    """
+    bundle = source if isinstance(source, Bundle) else Bundle.open(source)
+    family = FAMILIES.get(bundle.family)
+    if family is None:
+        known = ", ".join(FAMILIES)
+        raise BundleError(
+            f"{bundle.path}: jepa.family = {bundle.family} is not implemented (known: {known})"
+        )
+    model = family.build(bundle).to(device)
+    model.cast(dtype)
+    return model
+
+
+def load_world_model(
+    source: Path | str | Bundle, device: torch.device, dtype: torch.dtype = torch.float32
+) -> WorldModel:
+    """Load a bundle as a world model that can be planned with.
+
+    Args:
+        source: Path of a GGUF file, or an open bundle.
+        device: Where the weights go.
+        dtype: Dtype of the matrices; latents are always float32.
+
+    Raises:
+        BundleError: as ``load``, or the bundle has no predictor of the future.
+    """
+    bundle = source if isinstance(source, Bundle) else Bundle.open(source)
+    kind = bundle.get("jepa.pred.kind")
+    if kind not in WORLD_MODELS:
+        why = (
+            "jepa.pred.kind is absent: it holds an encoder without a predictor"
+            if kind is None
+            else f"jepa.pred.kind = {kind} does not predict the next frame"
+        )
+        known = ", ".join(WORLD_MODELS)
+        raise BundleError(f"{bundle.path} is not a world model: {why} (needed: {known})")
+    return WORLD_MODELS[kind](load(bundle, device, dtype))

@@ -1,7 +1,7 @@
 """Building blocks shared by every encoder and predictor: activations, attention, the pre-LN block.
 
 Attribute names are GGUF tensor names (``blk.{i}.attn_qkv`` ...), so a bundle loads with
-``load_state_dict`` and nothing in between. Maths: families.
+``load_state_dict`` and nothing in between.
 """
 
 from collections.abc import Callable
@@ -15,6 +15,25 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "gelu_tanh": lambda: nn.GELU(approximate="tanh"),
     "silu": nn.SiLU,
 }
+
+
+class Linear(nn.Linear):
+    """A linear layer that takes its input in the weights' dtype.
+
+    With ``cast_linears`` only the matrices are reduced: tokens, norms and tables stay float32, so a bfloat16 model
+    loses precision in the products alone. Float32 weights leave the input to autocast, for training.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map [..,in] to [..,out]."""
+        return super().forward(x if self.weight.dtype == torch.float32 else x.to(self.weight.dtype))
+
+
+def cast_linears(module: nn.Module, dtype: torch.dtype) -> None:
+    """Cast the weights of every ``Linear`` in ``module`` to ``dtype``, in place."""
+    for part in module.modules():
+        if isinstance(part, Linear):
+            part.to(dtype)
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> Tensor:
@@ -56,12 +75,12 @@ class Block(nn.Module):
         super().__init__()
         self.n_head = n_head
         self.ln1 = nn.LayerNorm(dim, eps)
-        self.attn_qkv = nn.Linear(dim, 3 * dim)
-        self.attn_out = nn.Linear(dim, dim)
+        self.attn_qkv = Linear(dim, 3 * dim)
+        self.attn_out = Linear(dim, dim)
         self.ln2 = nn.LayerNorm(dim, eps)
-        self.ffn_up = nn.Linear(dim, ffn_dim)
+        self.ffn_up = Linear(dim, ffn_dim)
         self.act = ACTIVATIONS[act]()
-        self.ffn_down = nn.Linear(ffn_dim, dim)
+        self.ffn_down = Linear(ffn_dim, dim)
         self.ls1 = nn.Parameter(torch.ones(dim)) if layer_scale else None
         self.ls2 = nn.Parameter(torch.ones(dim)) if layer_scale else None
 
@@ -77,4 +96,4 @@ class Block(nn.Module):
 
 def mlp(dim_in: int, hidden: int, dim_out: int, act: str) -> nn.Sequential:
     """Two linear layers with an activation between; parameters are named ``0`` and ``2``."""
-    return nn.Sequential(nn.Linear(dim_in, hidden), ACTIVATIONS[act](), nn.Linear(hidden, dim_out))
+    return nn.Sequential(Linear(dim_in, hidden), ACTIVATIONS[act](), Linear(hidden, dim_out))

@@ -1,127 +1,335 @@
-"""LeWM: a ViT encoder and an action-conditioned causal predictor in one latent space.
+"""lewm: a ViT-tiny encoder with a projector and a causal, action-conditioned predictor in the same latent space.
 
-Paper: LeWM, arXiv 2603.19312. Reference: le-wm and stable-worldmodel ``wm/lewm``.
-Attribute names are GGUF tensor names.
+Paper: LeWM, arXiv 2603.19312. References: lucas-maes/le-wm and stable-worldmodel ``wm/lewm``. Quirks kept: encoder eps
+1e-12; two LayerNorms in a row in every predictor block (non-affine modulated 1e-6, affine 1e-5); adaLN on silu(action
+embedding); attention width heads x head_dim apart from the model's; positions restart at 0 in every window; the action of
+index k is the block leaving frame k. Converted: BatchNorm and the 1x1 convolution are folded in float64.
 """
 
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping
+from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from jepa_wm.models.layers import ACTIVATIONS, attention, merge_heads, mlp, split_heads
-from jepa_wm.models.vit import EncoderConfig, ViT
+from jepa_wm.bundle.reader import Bundle
+from jepa_wm.control.interfaces import Context
+from jepa_wm.errors import ConversionError
+from jepa_wm.models import hfvit
+from jepa_wm.models.family import Converted, Family, Meta, read_fields, refuse_keys, settle
+from jepa_wm.models.lewm_predictor import LeWM, LeWMEncoder, Predictor, PredictorConfig
+from jepa_wm.models.lewm_rollout import FastRollout, rollout_reference
+from jepa_wm.models.model import Model, encoder_config, hidden_sizes, load_tensors
+from jepa_wm.models.preprocess import Preprocess
+from jepa_wm.models.processor import preprocess_meta
+from jepa_wm.models.source import Source, SourceMap
+
+__all__ = ["FAMILY", "LeWM", "LeWMEncoder", "LeWMWorldModel", "Predictor", "PredictorConfig"]
+
+ANCHORS = ("predictor.pos_embedding",)
+BATCH_NORM_EPS = 1e-5  # torch.nn.BatchNorm1d's default, which the reference uses
+LAYER = "predictor.transformer.layers.{i}."
+SOURCE_MAP: SourceMap = {
+    "pred.pos_embed": ("predictor.pos_embedding",),
+    "pred.norm.*": ("predictor.transformer.norm.*",),
+    "pred.blk.{i}.adaln.*": (LAYER + "adaLN_modulation.1.*",),
+    "pred.blk.{i}.ln1.*": (LAYER + "attn.norm.*",),
+    "pred.blk.{i}.attn_qkv.weight": (LAYER + "attn.to_qkv.weight",),
+    "pred.blk.{i}.attn_out.*": (LAYER + "attn.to_out.0.*",),
+    "pred.blk.{i}.ln2.*": (LAYER + "mlp.net.0.*",),
+    "pred.blk.{i}.ffn_up.*": (LAYER + "mlp.net.1.*",),
+    "pred.blk.{i}.ffn_down.*": (LAYER + "mlp.net.4.*",),
+    "conv.*": ("action_encoder.patch_embed.*",),
+    "pred.action_embed.0.*": ("action_encoder.embed.0.*",),
+    "pred.action_embed.2.*": ("action_encoder.embed.2.*",),
+    "enc.proj.0.*": ("projector.net.0.*",),
+    "enc.proj.2.*": ("projector.net.3.*",),
+    "pred.proj.0.*": ("pred_proj.net.0.*",),
+    "pred.proj.2.*": ("pred_proj.net.3.*",),
+}
+PROJECTORS = {"enc.proj.0": "projector.net.1", "pred.proj.0": "pred_proj.net.1"}
+SKIP = (
+    r".*\.num_batches_tracked",
+    r"value_function\..*",
+    r"encoder\.pooler\..*",
+    r"encoder\.embeddings\.mask_token",
+)
+NOT_REPRESENTABLE = {
+    r"predictor\.transformer\.(input|cond|output)_proj\..*": "the predictor's width differs from the "
+    "latent's (input_proj, cond_proj, output_proj), which the schema cannot say",
+    r".*\.attn\.to_qkv\.bias": "attn.to_qkv has a bias, which no LeWM has",
+    r"(projector|pred_proj)\.net\.1\..*": "a projector is normalised by something else than BatchNorm1d",
+}
+ENCODER_FIELDS = {k: v for k, v in hfvit.CONFIG_FIELDS.items() if k != "jepa.enc.n_registers"}
+PREDICTOR_FIELDS = {
+    "jepa.pred.embed_dim": ("hidden_dim",),
+    "jepa.pred.n_layer": ("depth",),
+    "jepa.pred.n_head": ("heads",),
+    "jepa.pred.head_dim": ("dim_head",),
+    "jepa.pred.ffn_dim": ("mlp_dim",),
+    "jepa.pred.n_frames": ("num_frames",),
+}
+# vit_hf(size=...): width, layers, heads; other fields of the config override
+VIT_SIZES = {
+    "tiny": (192, 12, 3), "small": (384, 12, 6), "base": (768, 12, 12), "large": (1024, 24, 16), "huge": (1280, 32, 16),
+}  # fmt: skip
+GRAPH = {
+    **hfvit.GRAPH,
+    "jepa.enc.cls_token": (True,),
+    "jepa.pred.kind": ("lewm",),
+    "jepa.pred.frame_causal": (True,),
+    "jepa.pred.state_dim": (0,),
+}
 
 
-@dataclass(frozen=True, kw_only=True)
-class PredictorConfig:
-    """Sizes of the LeWM predictor, as the keys ``jepa.pred.*`` give them.
+def fold_batch_norm(weight: Tensor, bias: Tensor, norm: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """Fold an evaluated BatchNorm1d into the linear layer before it, in float64.
+
+    s = gamma / sqrt(var + eps); W' = s W; b' = s (b - mean) + beta.
+
+    Args:
+        weight: float [out,in].
+        bias: float [out].
+        norm: ``weight`` (gamma), ``bias`` (beta), ``running_mean`` and ``running_var``, each [out].
+    """
+    n = {key: value.double() for key, value in norm.items()}
+    scale = n["weight"] / (n["running_var"] + BATCH_NORM_EPS).sqrt()
+    folded = scale * (bias.double() - n["running_mean"]) + n["bias"]
+    return (scale[:, None] * weight.double()).float(), folded.float()
+
+
+def fold_linear(
+    weight: Tensor, bias: Tensor, first_weight: Tensor, first_bias: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Fold a linear layer into the one behind it, in float64: W' = W W0; b' = W b0 + b."""
+    w = weight.double()
+    return (w @ first_weight.double()).float(), (w @ first_bias.double() + bias.double()).float()
+
+
+def _fold(source: Source, tensors: dict[str, Tensor]) -> None:
+    """Replace the 1x1 convolution and the BatchNorms by what they do to their neighbours."""
+    kernel, bias = tensors.pop("conv.weight"), tensors.pop("conv.bias")
+    if kernel.ndim != 3 or kernel.shape[2] != 1:
+        raise ConversionError(f"action_encoder.patch_embed {list(kernel.shape)} is not a 1x1 convolution")
+    first = "pred.action_embed.0"
+    tensors[f"{first}.weight"], tensors[f"{first}.bias"] = fold_linear(
+        tensors[f"{first}.weight"], tensors[f"{first}.bias"], kernel[:, :, 0], bias
+    )
+    for target, norm in PROJECTORS.items():
+        parts = ("weight", "bias", "running_mean", "running_var")
+        if f"{norm}.running_var" in source:  # absent: norm_fn was None, or not a BatchNorm
+            folded = fold_batch_norm(
+                tensors[f"{target}.weight"],
+                tensors[f"{target}.bias"],
+                {part: source.take(f"{norm}.{part}") for part in parts},
+            )
+            tensors[f"{target}.weight"], tensors[f"{target}.bias"] = folded
+
+
+def _measure_predictor(tensors: Mapping[str, Tensor], heads: int) -> Meta:
+    inner, dim = tensors["pred.blk.0.attn_qkv.weight"].shape
+    return {
+        "jepa.pred.embed_dim": dim,
+        "jepa.pred.n_layer": sum(name.endswith(".adaln.weight") for name in tensors),
+        "jepa.pred.head_dim": inner // 3 // heads,
+        "jepa.pred.ffn_dim": tensors["pred.blk.0.ffn_up.weight"].shape[0],
+        "jepa.pred.n_frames": len(tensors["pred.pos_embed"]),
+        "jepa.pred.action_dim": tensors["pred.action_embed.0.weight"].shape[1],
+    }
+
+
+def _encoder_stated(config: Mapping[str, Any]) -> Meta:
+    """Read the numbers of ``config["encoder"]``; instantiation targets are neither imported nor passed on."""
+    section = config.get("encoder")
+    section = section if isinstance(section, Mapping) else {}
+    stated: Meta = {"jepa.enc.ln_eps": 1e-12, "jepa_wm.enc.pos_interp": "size"}  # ViTConfig, HF ViT
+    if section.get("size") in VIT_SIZES:
+        width, layers, heads = VIT_SIZES[section["size"]]
+        stated |= {"jepa.enc.n_head": heads, "jepa.enc.n_layer": layers, "jepa.enc.embed_dim": width}
+        stated["jepa.enc.ffn_dim"] = 4 * width
+    return stated | read_fields(section, ENCODER_FIELDS)
+
+
+def _predictor_meta(tensors: Mapping[str, Tensor], config: Mapping[str, Any], given: Meta) -> Meta:
+    section = config.get("predictor")
+    stated = read_fields(section, PREDICTOR_FIELDS) if isinstance(section, Mapping) else {}
+    heads = given.get("jepa.pred.n_head", stated.get("jepa.pred.n_head"))
+    if heads is None and "jepa.pred.head_dim" in given:
+        heads = len(tensors["pred.blk.0.attn_qkv.weight"]) // 3 // given["jepa.pred.head_dim"]
+        stated["jepa.pred.n_head"] = heads
+    if heads is None:
+        raise ConversionError("not in the source, give with --set: jepa.pred.n_head=")
+    measured = _measure_predictor(tensors, heads)
+    ours = {k: v for k, v in given.items() if k.startswith("jepa.pred.")}
+    fixed = {
+        "jepa.pred.kind": "lewm",
+        "jepa.pred.out_dim": measured["jepa.pred.embed_dim"],
+        "jepa.pred.state_dim": 0,
+        "jepa.pred.frame_causal": True,
+        "jepa.pred.ln_eps": 1e-5,
+        "jepa.pred.adaln_eps": 1e-6,
+        "jepa.pred.act": "gelu_erf",
+        "jepa.pred.qkv_bias": False,
+        "jepa.pred.action_act": "silu",
+        "jepa.pred.proj_act": "gelu_erf",
+        "jepa.enc.proj_act": "gelu_erf",
+    }
+    return settle(measured, {**fixed, **stated}, ours)
+
+
+def _refuse_projectors(source: Source) -> None:
+    """Say in words what the accounting would only list as missing names."""
+    for name in ("projector", "pred_proj"):
+        if f"{name}.net.0.weight" not in source:
+            raise ConversionError(f"{name} is not a two-layer MLP (an identity?), which the schema cannot say")
+    if LAYER.format(i=0) + "attn.to_out.0.weight" not in source:
+        raise ConversionError(
+            "attention has no output projection (heads == 1 and dim_head == dim): not representable"
+        )
+    for section in ("projector", "pred_proj"):
+        act = (source.config.get(section) or {}).get("act_fn")
+        target = act.get("_target_", "") if isinstance(act, Mapping) else act
+        if target is not None and re.split(r"[.\W]", str(target))[-1] != "GELU":
+            raise ConversionError(f"config.json: {section}.act_fn {target!r} is not GELU")
+
+
+def convert(source: Source, given: Mapping[str, Any]) -> Converted:
+    """Turn the authors' LeWM checkpoint into the metadata and tensors of a bundle.
+
+    Raises:
+        ConversionError: something is missing, left over, contradictory or not representable.
+    """
+    _refuse_projectors(source)
+    tensors = hfvit.take_encoder(source, "encoder.")
+    n_layer = source.layers([LAYER + "attn.norm.weight"])
+    tensors |= source.fill(SOURCE_MAP, n_layer)
+    if not source.missing:
+        _fold(source, tensors)
+    source.skip(SKIP)
+    source.finish(hfvit.NOT_REPRESENTABLE | NOT_REPRESENTABLE)
+    tensors["pred.pos_embed"] = tensors["pred.pos_embed"].reshape(tensors["pred.pos_embed"].shape[-2:])
+    encoder = hfvit.encoder_meta(tensors, _encoder_stated(source.config), given, is_timm=False)
+    meta = encoder | _predictor_meta(tensors, source.config, dict(given))
+    meta |= {"jepa.family": "lewm", "jepa.modality": "image", "jepa.head.kind": "none"}
+    # the reference trains on ImageNet-normalised square renders, squashed to the image size
+    size = meta["jepa.enc.img_size"]
+    recipe = {
+        "jepa.pre.mean": (0.485, 0.456, 0.406),
+        "jepa.pre.std": (0.229, 0.224, 0.225),
+        "jepa.pre.resize_short": size,
+        "jepa.pre.crop": size,
+        "jepa.pre.resample": "bilinear",
+        "jepa.pre.resize_mode": "squash",
+    }
+    return meta | preprocess_meta({}, {}, {**recipe, **given}), tensors
+
+
+def predictor_config(bundle: Bundle) -> PredictorConfig:
+    """Read the predictor's sizes from ``jepa.pred.*`` and, where no key states them, from tensor shapes."""
+    sizes = hidden_sizes(
+        bundle,
+        {
+            "action_hidden": "pred.action_embed.0.weight",
+            "proj_hidden": "pred.proj.0.weight",
+        },
+    )
+    keys = [name for name in PredictorConfig.__dataclass_fields__ if name not in sizes]
+    return PredictorConfig(**{name: bundle.get(f"jepa.pred.{name}") for name in keys}, **sizes)
+
+
+def build(bundle: Bundle) -> Model:
+    """Build encoder and predictor of a lewm bundle."""
+    refuse_keys(bundle, GRAPH)
+    hidden = bundle.shape("enc.proj.0.weight")[0]
+    encoder = LeWMEncoder(encoder_config(bundle), hidden, bundle.get("jepa.enc.proj_act"))
+    model = Model(encoder, Predictor(predictor_config(bundle)), Preprocess.from_bundle(bundle))
+    load_tensors(model, bundle)
+    return model
+
+
+class LeWMWorldModel:
+    """Latent dynamics of a LeWM bundle: the ``WorldModel`` a planner's cost is made of.
+
+    Latents are float32 [..,D] whatever the model's dtype.
 
     Attributes:
-        embed_dim: Latent and token width D.
-        n_layer: Number of blocks.
-        n_head: Attention heads.
-        head_dim: Width of a head; ``n_head * head_dim`` need not equal ``embed_dim``.
-        ffn_dim: Hidden width of the feed-forward layer.
-        n_frames: Most context frames, rows of the position table.
-        action_dim: Solver action size A.
-        action_hidden: Hidden width of the action MLP.
-        proj_hidden: Hidden width of the output projector.
-        ln_eps: Epsilon of the affine LayerNorms.
-        adaln_eps: Epsilon of the non-affine, modulated LayerNorms.
-        act: Activation of the feed-forward layer.
-        action_act: Activation of the action MLP.
-        proj_act: Activation of the output projector.
+        action_dim: Solver action size A (action block x environment action).
+        history: Most context frames a rollout uses, the predictor's window.
     """
 
-    embed_dim: int
-    n_layer: int
-    n_head: int
-    head_dim: int
-    ffn_dim: int
-    n_frames: int
-    action_dim: int
-    action_hidden: int
-    proj_hidden: int
-    ln_eps: float = 1e-5
-    adaln_eps: float = 1e-6
-    act: str = "gelu_erf"
-    action_act: str = "silu"
-    proj_act: str = "gelu_erf"
+    def __init__(self, model: Model) -> None:
+        if not isinstance(model.pred, Predictor):
+            raise ValueError("the model has no LeWM predictor")
+        self.model = model
+        self.predictor = model.pred
+        self.action_dim = model.pred.config.action_dim
+        self.history = model.pred.config.n_frames
+        self._fast = FastRollout(model.pred)
 
+    def preprocess(self, frames: Tensor) -> Tensor:
+        """Turn raw frames uint8 [B,T,H,W,3] into pixels float32 [B,T,C,h,w] by the bundle's recipe."""
+        return self.model.preprocess(frames.to(self.model.device))
 
-class PredictorBlock(nn.Module):
-    """AdaLN-zero block: a modulated non-affine LayerNorm, then the layer's own affine one.
+    @torch.inference_mode()
+    def encode(self, frames: Tensor) -> Tensor:
+        """Encode preprocessed frames float [B,T,C,h,w] into latents float32 [B,T,D]."""
+        return self.model.embed_pixels(frames)
 
-    Source: stable-worldmodel ``wm/lewm/module.py``, ``ConditionalBlock``.
-    """
+    @torch.inference_mode()
+    def predict(self, z: Tensor, actions: Tensor) -> Tensor:
+        """Predict every next latent of a window: z [B,T,D] and the blocks leaving them [B,T,A] -> [B,T,D].
 
-    def __init__(self, c: PredictorConfig) -> None:
-        super().__init__()
-        self.n_head, self.adaln_eps = c.n_head, c.adaln_eps
-        inner = c.n_head * c.head_dim
-        self.adaln = nn.Linear(c.embed_dim, 6 * c.embed_dim)
-        self.ln1 = nn.LayerNorm(c.embed_dim, c.ln_eps)
-        self.attn_qkv = nn.Linear(c.embed_dim, 3 * inner, bias=False)
-        self.attn_out = nn.Linear(inner, c.embed_dim)
-        self.ln2 = nn.LayerNorm(c.embed_dim, c.ln_eps)
-        self.ffn_up = nn.Linear(c.embed_dim, c.ffn_dim)
-        self.act = ACTIVATIONS[c.act]()
-        self.ffn_down = nn.Linear(c.ffn_dim, c.embed_dim)
+        Row t sees frames and actions 0..t and predicts frame t+1; T is at most ``history``.
 
-    def forward(self, x: Tensor, condition: Tensor) -> Tensor:
-        """Map tokens [B,T,D] under conditions silu(action embedding) [B,T,D] to [B,T,D]."""
-        shift_a, scale_a, gate_a, shift_m, scale_m, gate_m = self.adaln(condition).chunk(6, -1)
-        h = F.layer_norm(x, x.shape[-1:], eps=self.adaln_eps) * (1 + scale_a) + shift_a
-        q, k, v = split_heads(self.attn_qkv(self.ln1(h)), self.n_head)
-        x = x + gate_a * self.attn_out(merge_heads(attention(q, k, v, causal=True)))
-        h = F.layer_norm(x, x.shape[-1:], eps=self.adaln_eps) * (1 + scale_m) + shift_m
-        return x + gate_m * self.ffn_down(self.act(self.ffn_up(self.ln2(h))))
-
-
-class Predictor(nn.Module):
-    """Predicts the next latent at every position of a window of up to ``n_frames`` frames."""
-
-    def __init__(self, config: PredictorConfig) -> None:
-        super().__init__()
-        self.config = c = config
-        self.pos_embed = nn.Parameter(torch.zeros(c.n_frames, c.embed_dim))
-        self.action_embed = mlp(c.action_dim, c.action_hidden, c.embed_dim, c.action_act)
-        self.blk = nn.ModuleList(PredictorBlock(c) for _ in range(c.n_layer))
-        self.norm = nn.LayerNorm(c.embed_dim, c.ln_eps)
-        self.proj = mlp(c.embed_dim, c.proj_hidden, c.embed_dim, c.proj_act)
-
-    def forward(self, z: Tensor, actions: Tensor) -> Tensor:
-        """Predict from latents z [B,T,D] and the blocks leaving them [B,T,A] -> [B,T,D].
-
-        Row t depends on frames and actions 0..t only and predicts frame t+1.
+        Raises:
+            ValueError: shapes do not fit each other or the model.
         """
-        condition = F.silu(self.action_embed(actions))
-        x = z + self.pos_embed[: z.shape[1]]
-        for block in self.blk:
-            x = block(x, condition)
-        return self.proj(self.norm(x))
+        self._check(z, actions, actions.shape[1])
+        return self.predictor(z, actions).float()
+
+    @torch.inference_mode()
+    def rollout(self, context: Context, actions: Tensor) -> Tensor:
+        """Predict the latent after each block: actions float [B,S,H,A] -> z float32 [B,S,H,D].
+
+        Step t sees the last ``history`` frames before it, real ones first, then its own predictions, each with the
+        block that leaves it.
+
+        Args:
+            context: ``z`` [B,T,D] of the last frames (older than the window are ignored), ``actions`` [B,T-1,A] between.
+            actions: The plans to follow, in solver space.
+
+        Raises:
+            ValueError: shapes do not fit each other or the model.
+        """
+        z, past = self._window(context, actions)
+        return self._fast(z, past, actions)
+
+    @torch.inference_mode()
+    def rollout_reference(self, context: Context, actions: Tensor) -> Tensor:
+        """Compute ``rollout`` the plain way, window by window: the yardstick of the fast path."""
+        z, past = self._window(context, actions)
+        return rollout_reference(self.predictor, z, past, actions)
+
+    def _window(self, context: Context, actions: Tensor) -> tuple[Tensor, Tensor]:
+        z, past = context.z, context.actions
+        if actions.ndim != 4 or 0 in actions.shape[:3]:
+            raise ValueError(f"actions must be [B,S,H,A] and not empty, got {list(actions.shape)}")
+        self._check(z, past, z.shape[1] - 1 if z.ndim == 3 else 0)
+        if actions.shape[0] != len(z) or actions.shape[-1] != self.action_dim:
+            raise ValueError(
+                f"actions {list(actions.shape)} do not fit B={len(z)} and A={self.action_dim}"
+            )
+        T = min(z.shape[1], self.history)
+        return z[:, -T:], past[:, past.shape[1] - (T - 1) :]
+
+    def _check(self, z: Tensor, actions: Tensor, count: int) -> None:
+        D = self.predictor.config.embed_dim
+        if z.ndim != 3 or z.shape[1] < 1 or z.shape[-1] != D:
+            raise ValueError(f"latents must be [B,T,{D}] with T >= 1, got {list(z.shape)}")
+        wanted = [len(z), count, self.action_dim]
+        if list(actions.shape) != wanted:
+            raise ValueError(f"actions between the frames must be {wanted}, got {list(actions.shape)}")
 
 
-class LeWMEncoder(ViT):
-    """The LeWM encoder: a ViT whose CLS token goes through a projector into the latent space."""
-
-    def __init__(self, config: EncoderConfig, proj_hidden: int, proj_act: str = "gelu_erf") -> None:
-        super().__init__(config)
-        self.proj = mlp(config.embed_dim, proj_hidden, config.embed_dim, proj_act)
-
-    def embed(self, pixels: Tensor) -> Tensor:
-        """Encode preprocessed pixels float [B,C,h,w] into latents [B,D]."""
-        return self.proj(self.forward(pixels)[:, 0])
-
-
-class LeWM(nn.Module):
-    """Encoder and predictor of a LeWM bundle."""
-
-    def __init__(
-        self, encoder: EncoderConfig, predictor: PredictorConfig, enc_proj_hidden: int
-    ) -> None:
-        super().__init__()
-        self.enc = LeWMEncoder(encoder, enc_proj_hidden)
-        self.pred = Predictor(predictor)
+FAMILY = Family("lewm", ANCHORS, build, convert)

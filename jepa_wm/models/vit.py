@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from jepa_wm.models.layers import Block
+from jepa_wm.models.layers import Block, Linear
+from jepa_wm.models.positions import interpolate_table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,11 +50,15 @@ class EncoderConfig:
 def patchify(pixels: Tensor, patch: int) -> Tensor:
     """Cut pixels float [B,C,h,w] into flattened patches [B,N,C*P*P], features in C-P-P order.
 
-    Rows and columns beyond a multiple of the patch are dropped, as a strided convolution does.
+    Raises:
+        ValueError: a side is not a multiple of the patch. The references' convolutions drop the remainder unseen; a
+            preprocessed image never has one.
     """
     B, C, h, w = pixels.shape
     gh, gw = h // patch, w // patch
-    x = pixels[:, :, : gh * patch, : gw * patch].reshape(B, C, gh, patch, gw, patch)
+    if h != gh * patch or w != gw * patch or not gh * gw:
+        raise ValueError(f"pixels of {h}x{w} are not whole patches of {patch}x{patch}")
+    x = pixels.reshape(B, C, gh, patch, gw, patch)
     return x.permute(0, 2, 4, 1, 3, 5).reshape(B, gh * gw, C * patch * patch)
 
 
@@ -64,7 +69,7 @@ class ViT(nn.Module):
         super().__init__()
         self.config = c = config
         rows = (c.img_size // c.patch_size) ** 2 + c.cls_token
-        self.patch_embed = nn.Linear(c.in_chans * c.patch_size**2, c.embed_dim)
+        self.patch_embed = Linear(c.in_chans * c.patch_size**2, c.embed_dim)
         self.cls_token = nn.Parameter(torch.zeros(c.embed_dim)) if c.cls_token else None
         self.reg_tokens = (
             nn.Parameter(torch.zeros(c.n_registers, c.embed_dim)) if c.n_registers else None
@@ -84,10 +89,18 @@ class ViT(nn.Module):
         self.norm = nn.LayerNorm(c.embed_dim, c.ln_eps)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """Encode preprocessed pixels float [B,C,h,w] into tokens [B,prefix+N,D]."""
-        B, prefix = len(pixels), int(self.config.cls_token)
-        pos = self.pos_embed
-        x = self.patch_embed(patchify(pixels, self.config.patch_size)) + pos[prefix:]
+        """Encode preprocessed pixels float [B,C,h,w], any grid, into tokens float32 [B,prefix+N,D].
+
+        Raises:
+            ValueError: wrong number of axes or channels, or a side that is not a multiple of the patch.
+        """
+        c = self.config
+        if pixels.ndim != 4 or pixels.shape[1] != c.in_chans:
+            raise ValueError(f"pixels must be [B,{c.in_chans},h,w], got {list(pixels.shape)}")
+        B, prefix = len(pixels), int(c.cls_token)
+        grid = (pixels.shape[2] // c.patch_size, pixels.shape[3] // c.patch_size)
+        pos = interpolate_table(self.pos_embed, grid, prefix, c.pos_interp)
+        x = self.patch_embed(patchify(pixels, c.patch_size)) + pos[prefix:]
         if self.reg_tokens is not None:  # after the position add: registers have no position
             x = torch.cat([self.reg_tokens.expand(B, -1, -1).to(x.dtype), x], 1)
         if self.cls_token is not None:
@@ -95,3 +108,8 @@ class ViT(nn.Module):
         for block in self.blk:
             x = block(x)
         return self.norm(x)
+
+    def embed(self, pixels: Tensor) -> Tensor:
+        """Encode pixels float [B,C,h,w] and pool: the CLS row after the norm, or the mean patch; [B,D]."""
+        tokens = self(pixels)
+        return tokens[:, 0] if self.config.cls_token else tokens[:, self.config.n_registers :].mean(1)

@@ -1,0 +1,139 @@
+"""Convert a checkpoint into a GGUF bundle.
+
+``python -m jepa_wm.convert --family lewm --src DIR --ftype f16 --out lewm.gguf``. Reads local files only; nothing in a
+checkpoint is executed. Every tensor of the source is used, or skipped by name, or the conversion is refused.
+"""
+
+import argparse
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from jepa_wm.bundle import schema
+from jepa_wm.bundle.writer import write_bundle
+from jepa_wm.errors import ConversionError
+from jepa_wm.models import FAMILIES
+from jepa_wm.models.source import open_source
+from jepa_wm.runtime import command
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Parse the command line, convert, say what was written."""
+    args = _parser().parse_args(argv)
+    given = parse_settings(args.set)
+    report = convert(
+        args.family, args.src, args.out, args.ftype, given | _named(args.name), args.encoder_key
+    )
+    print(report)
+
+
+def convert(
+    family_name: str,
+    src: Path,
+    out: Path,
+    file_type: str,
+    given: dict[str, Any],
+    encoder_key: str | None = None,
+) -> str:
+    """Convert ``src`` into the bundle ``out`` and return a one-line report.
+
+    Args:
+        family_name: One of ``FAMILIES``.
+        src: Folder or file of the checkpoint.
+        out: GGUF file to write; replaced only when the conversion is complete.
+        file_type: ``f32`` or ``f16``.
+        given: Bundle keys that the source does not state, or states wrongly.
+        encoder_key: Entry of the checkpoint to use if it holds several.
+
+    Raises:
+        ConversionError: the source is unreadable, incomplete, contradictory or not representable.
+        BundleError: the result breaks the schema, or ``out`` cannot be written.
+    """
+    family = FAMILIES[family_name]
+    source = open_source(src, family.anchors, encoder_key)
+    try:
+        meta, tensors = family.convert(source, given)
+    except ConversionError as error:
+        raise ConversionError(f"{src}: {error}") from error
+    general = {"general.name": src.resolve().name if src.is_dir() else src.resolve().stem}
+    origin = {
+        "jepa_wm.source.sha256": source.sha256(),
+        "jepa_wm.source.entry": source.entry,
+    }
+    write_bundle(out, {**general, **_licence(src), **meta, **origin, **given}, tensors, file_type)
+    used = len(source.tensors) - len(source.skipped)
+    skipped = f", {len(source.skipped)} skipped" if source.skipped else ""
+    return (
+        f"{out}: {family_name}, {len(tensors)} tensors; matched {used}/{used} required source tensors"
+        f"{skipped}"
+    )
+
+
+def parse_settings(pairs: list[str]) -> dict[str, Any]:
+    """Parse ``KEY=VALUE`` pairs into typed bundle keys; the leading ``jepa.`` may be left out.
+
+    Raises:
+        ConversionError: listing every pair that is not a key of the schema or whose value does not fit.
+    """
+    given, wrong = {}, []
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        key = key if schema.key_for(key) else f"jepa.{key}"
+        row = schema.key_for(key)
+        if not equals or row is None:
+            wrong.append(f"{pair!r} is not KEY=VALUE with a key of the bundle schema")
+            continue
+        try:
+            given[key] = schema.coerce(row, _typed(row.kind, text))
+        except ValueError as error:
+            wrong.append(f"{pair!r}: {error}")
+    if wrong:
+        raise ConversionError("--set " + "; ".join(wrong))
+    return given
+
+
+def _typed(kind: str, text: str) -> Any:
+    if kind.startswith("["):
+        return [_typed(kind[1:-1], part.strip()) for part in text.split(",")]
+    if kind == "bool" and text in ("true", "false"):
+        return text == "true"
+    if kind in ("u32", "f32"):
+        return (int if kind == "u32" else float)(text)
+    return text
+
+
+def _named(name: str | None) -> dict[str, Any]:
+    return {} if name is None else {"general.name": name}
+
+
+def _licence(src: Path) -> dict[str, Any]:
+    """Read the licence from the front matter of the model card beside the weights, if there is one."""
+    card = (src if src.is_dir() else src.parent) / "README.md"
+    if not card.is_file():
+        return {}
+    head = card.read_text(encoding="utf-8", errors="replace")[:4096]
+    found = re.match(r"---\n(?:.*\n)*?license:[ \t]*([\w.+-]+)", head)
+    return {"general.license": found[1]} if found else {}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m jepa_wm.convert", description="Convert a checkpoint into a GGUF bundle."
+    )
+    parser.add_argument("--family", required=True, choices=sorted(FAMILIES))
+    parser.add_argument("--src", required=True, type=Path, help="folder or file of the checkpoint")
+    parser.add_argument("--out", required=True, type=Path, help="GGUF file to write")
+    parser.add_argument("--ftype", default="f32", choices=["f32", "f16"], help="type of the matrices")
+    parser.add_argument("--name", help="general.name; the folder's or file's name by default")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE",
+        help="a bundle key the source does not state, such as enc.n_head=3 or pre.mean=0.5,0.5,0.5 "
+        "(repeatable)",
+    )  # fmt: skip
+    parser.add_argument("--encoder-key", help="entry of the checkpoint, if it holds several models")
+    return parser
+
+
+if __name__ == "__main__":
+    command(lambda: main(sys.argv[1:]))

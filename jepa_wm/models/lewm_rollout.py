@@ -1,0 +1,238 @@
+"""LeWM rollouts: the plain one, which is the definition, and the fast one, which computes the same numbers.
+
+What the fast one shares (all exact up to rounding): action embeddings and every layer's modulation once per rollout; frames
+and actions that all samples have in common once per problem; keys and values while the window still grows (positions
+restart when it slides); queries, output and MLP of the last layer, final norm and projector for the newest frame only;
+attention of a window's first frame, which only sees itself, is one matrix; the inner affine LayerNorms live in the next
+matrix. Attention over at most ``n_frames`` keys is written out, because kernels for long sequences are slower here.
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from jepa_wm.models.layers import Linear
+from jepa_wm.models.lewm_predictor import Predictor, PredictorBlock
+from jepa_wm.models.packed import PackedLinear
+
+CHUNK_ROWS = 320  # sample rows in flight on a CPU: the working set stays in the caches
+Key = tuple[Tensor, Tensor]  # key and value of one frame, [b,s or 1,heads,d]
+
+
+def rollout_reference(predictor: Predictor, z: Tensor, past: Tensor, actions: Tensor) -> Tensor:
+    """Roll out window by window: z [B,T,D], past [B,T-1,A], actions [B,S,H,A] -> float32 [B,S,H,D].
+
+    Source: stable-worldmodel ``wm/lewm/lewm.py``, ``LeWM.rollout``.
+    """
+    B, S, H, A = actions.shape
+    T, n = z.shape[1], predictor.config.n_frames
+    frames = z[:, None].expand(B, S, T, -1).flatten(0, 1)  # [B*S,T,D]
+    blocks = torch.cat([past[:, None].expand(B, S, T - 1, A), actions], 2).flatten(0, 1)
+    for t in range(H):
+        low = max(0, T + t - n)
+        following = predictor(frames[:, low:], blocks[:, low : T + t])[:, -1:]
+        frames = torch.cat([frames, following.to(frames.dtype)], 1)
+    return frames[:, T:].unflatten(0, (B, S)).float()
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """One predictor block in packed form; ``alone`` is attention over a single key: out(v(h))."""
+
+    q: PackedLinear
+    kv: PackedLinear
+    out: PackedLinear
+    alone: PackedLinear
+    up: PackedLinear
+    down: PackedLinear
+
+
+@dataclass
+class _Window:
+    """Keys and values of the frames seen so far, oldest first, for every layer."""
+
+    keys: list[list[Key]] = field(default_factory=list)
+
+
+class FastRollout:
+    """A predictor prepared for rollouts. Weights are copied when it is built.
+
+    Args:
+        predictor: The predictor; the dtype of its matrices is the dtype of the products.
+    """
+
+    def __init__(self, predictor: Predictor) -> None:
+        c = predictor.config
+        self.config = c
+        self.dtype = predictor.proj[0].weight.dtype
+        self.pos_embed = predictor.pos_embed.detach().to(self.dtype)
+        dtype, embed, proj = self.dtype, predictor.action_embed, predictor.proj
+        self.action_in = PackedLinear(embed[0].weight, embed[0].bias, dtype, c.action_act)
+        # the embedding is only ever used as silu(embedding)
+        self.action_out = PackedLinear(embed[2].weight, embed[2].bias, dtype, "silu")
+        self.modulation = PackedLinear(*_stack_modulations(predictor), dtype)
+        self.layers = [_pack(block, dtype) for block in predictor.blk]
+        norm = predictor.norm
+        self.proj_in = PackedLinear(*_fold_norm(norm, proj[0]), dtype, c.proj_act)
+        self.proj_out = PackedLinear(proj[2].weight, proj[2].bias, dtype)
+
+    def __call__(self, z: Tensor, past: Tensor, actions: Tensor) -> Tensor:
+        """Roll out z [B,T,D], past [B,T-1,A], actions [B,S,H,A] -> float32 [B,S,H,D]."""
+        B, S, H, _ = actions.shape
+        result = torch.empty(B, S, H, self.config.embed_dim, device=z.device)
+        rows = CHUNK_ROWS if z.device.type == "cpu" else B * S
+        s_step = min(S, rows)
+        b_step = max(1, rows // S)
+        for b in range(0, B, b_step):
+            for s in range(0, S, s_step):
+                part = slice(b, b + b_step)
+                chunk = actions[part, s : s + s_step]
+                result[part, s : s + s_step] = self._roll(z[part], past[part], chunk)
+        return result
+
+    def _roll(self, z: Tensor, past: Tensor, actions: Tensor) -> Tensor:
+        """Roll out one chunk that fits the caches."""
+        b, s, H, _ = actions.shape
+        T, n = z.shape[1], self.config.n_frames
+        # frames before the newest share frame and action over all samples
+        fixed = list(z[:, :, None].to(self.dtype).unbind(1))  # T x [b,1,D]
+        frames = [*fixed[:-1], fixed[-1].expand(b, s, -1)]
+        mods = [*self._modulate(past[:, None]), *self._modulate(actions)]  # one a frame
+        window, predicted = _Window(), []
+        for t in range(H):
+            newest = T - 1 + t
+            low = max(0, newest + 1 - n)
+            if low or not window.keys:  # positions restarted: nothing can be kept
+                window = _Window([[] for _ in self.layers])
+                first = low
+            else:
+                first = newest
+            own = max(first, T - 1)
+            if own > first:
+                self._extend(window, frames[first:own], mods[first:own], first - low)
+            x = self._extend(window, frames[own : newest + 1], mods[own : newest + 1], own - low)
+            following = self._project(x)
+            predicted.append(following)
+            frames.append(following)
+        return torch.stack(predicted, 2).float()
+
+    def _modulate(self, actions: Tensor) -> tuple[Tensor, ...]:
+        """Embed blocks [b,s,k,A] and return each one's modulation [b,s,L,6,D]; scales carry their 1."""
+        b, s, k, A = actions.shape
+        if not k:
+            return ()
+        c = self.config
+        flat = actions.permute(2, 0, 1, 3).reshape(-1, A).to(self.dtype)
+        mod = self.modulation(self.action_out(self.action_in(flat)))
+        return mod.view(k, b, s, c.n_layer, 6, c.embed_dim).unbind(0)
+
+    def _extend(
+        self, window: _Window, frames: list[Tensor], mods: list[Tensor], position: int
+    ) -> Tensor:
+        """Append frames to a window; return the newest one's tokens after the last layer, [b,s,D].
+
+        Args:
+            window: Keys of the frames before; extended in place.
+            frames: m latents [b,s,D], the first at ``position``.
+            mods: Their modulations [b,s,L,6,D].
+            position: Index of the first new frame in the window.
+        """
+        m = len(frames)
+        x = torch.stack(frames) + self.pos_embed[position : position + m, None, None]  # [m,b,s,D]
+        mod = torch.stack(mods)  # [m,b,s,L,6,D]
+        last = len(self.layers) - 1
+        for i, layer in enumerate(self.layers):
+            keep = slice(-1, None) if i == last else slice(None)
+            x = self._block(layer, x, mod[..., i, :, :], window.keys[i], keep)
+        return x[-1]
+
+    def _block(
+        self, layer: _Layer, x: Tensor, mod: Tensor, keys: list[Key], keep: slice
+    ) -> Tensor:
+        """Run one block on tokens [m,b,s,D]; only those in ``keep`` are carried on."""
+        c = self.config
+        shift_a, scale_a, gate_a, shift_m, scale_m, gate_m = mod.unbind(-2)
+        h = self._norm(x, scale_a, shift_a)
+        k, v = layer.kv(h).unflatten(-1, (2, c.n_head, c.head_dim)).unbind(-3)
+        before = len(keys)
+        keys.extend(zip(k, v, strict=True))
+        m = len(x)
+        x, h = x[keep], h[keep]
+        start = m - len(x)  # tokens that are not carried on
+        y = self._attend(layer, h, keys, before + start)
+        x = torch.addcmul(x, gate_a[keep], y)
+        h = self._norm(x, scale_m[keep], shift_m[keep])
+        return torch.addcmul(x, gate_m[keep], layer.down(layer.up(h)))
+
+    def _attend(self, layer: _Layer, h: Tensor, keys: list[Key], position: int) -> Tensor:
+        """Attend from tokens [m,b,s,D] at ``position``.. to themselves and everything before."""
+        if position == 0:  # sees itself only
+            alone = layer.alone(h[:1])
+            if len(h) == 1:
+                return alone
+            return torch.cat([alone, self._attend(layer, h[1:], keys, 1)])
+        c = self.config
+        q = layer.q(h).unflatten(-1, (c.n_head, c.head_dim))
+        seen = [self._mix(query, keys[: position + 1 + i]) for i, query in enumerate(q)]
+        return layer.out(torch.stack(seen))
+
+    def _mix(self, query: Tensor, keys: list[Key]) -> Tensor:
+        """Return softmax(q k^T) v over a handful of keys, [b,s,heads*d]; q carries the scale."""
+        scores = torch.stack([(query * k).sum(-1, dtype=torch.float32) for k, _ in keys])
+        weights = scores.softmax(0).to(query.dtype)[..., None]  # [keys,b,s,heads,1]
+        mixed = weights[0] * keys[0][1]
+        for weight, (_, v) in zip(weights[1:], keys[1:], strict=True):
+            mixed = torch.addcmul(mixed, weight, v)
+        return mixed.flatten(-2)
+
+    def _norm(self, x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+        """Modulated LayerNorm followed by the layer's own, whose affine part is in the next matrix."""
+        dim = x.shape[-1:]
+        h = torch.addcmul(shift, F.layer_norm(x, dim, eps=self.config.adaln_eps), scale)
+        return F.layer_norm(h, dim, eps=self.config.ln_eps)
+
+    def _project(self, x: Tensor) -> Tensor:
+        h = F.layer_norm(x, x.shape[-1:], eps=self.config.ln_eps)
+        return self.proj_out(self.proj_in(h))
+
+
+def _fold_norm(norm: torch.nn.LayerNorm, linear: Linear) -> tuple[Tensor, Tensor]:
+    """Move an affine LayerNorm's gain and offset into the linear layer behind it: W gamma, b + W beta."""
+    weight = linear.weight.double()
+    bias = weight @ norm.bias.double()
+    if linear.bias is not None:
+        bias = bias + linear.bias.double()
+    return (weight * norm.weight.double()).float(), bias.float()
+
+
+def _pack(block: PredictorBlock, dtype: torch.dtype) -> _Layer:
+    weight, bias = _fold_norm(block.ln1, block.attn_qkv)
+    inner = len(weight) // 3
+    scale = (inner // block.n_head) ** -0.5
+    q_weight, q_bias = weight[:inner] * scale, bias[:inner] * scale
+    out_weight, out_bias = block.attn_out.weight.double(), block.attn_out.bias.double()
+    alone_weight = out_weight @ weight[2 * inner :].double()
+    alone_bias = out_weight @ bias[2 * inner :].double() + out_bias
+    return _Layer(
+        q=PackedLinear(q_weight, q_bias, dtype),
+        kv=PackedLinear(weight[inner:], bias[inner:], dtype),
+        out=PackedLinear(block.attn_out.weight, block.attn_out.bias, dtype),
+        alone=PackedLinear(alone_weight.float(), alone_bias.float(), dtype),
+        up=PackedLinear(*_fold_norm(block.ln2, block.ffn_up), dtype, block.act_name),
+        down=PackedLinear(block.ffn_down.weight, block.ffn_down.bias, dtype),
+    )
+
+
+def _stack_modulations(predictor: Predictor) -> tuple[Tensor, Tensor]:
+    """Stack all layers' adaLN matrices, [L*6*D,D]; the scales' biases get the 1 of (1 + scale)."""
+    dim = predictor.config.embed_dim
+    weights, biases = [], []
+    for block in predictor.blk:
+        bias = block.adaln.bias.float().clone()
+        bias[dim : 2 * dim] += 1
+        bias[4 * dim : 5 * dim] += 1
+        weights.append(block.adaln.weight.float())
+        biases.append(bias)
+    return torch.cat(weights), torch.cat(biases)

@@ -1,0 +1,59 @@
+"""Linear layers prepared for inference: weights in the layout of the CPU's own kernels, activation fused in.
+
+PyTorch sends float32 products to MKL, which on AMD processors stops at AVX2; oneDNN's kernels use AVX-512 there (2.3
+times as fast, measured on Zen 5) and write bias and activation in the same pass. The operators are the ones that
+``torch.compile`` emits; where they do not exist the plain functions run.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+# our name -> oneDNN's (attribute, algorithm) and the plain function
+ACTIVATIONS = {
+    "none": ("none", "", lambda x: x),
+    "gelu_erf": ("gelu", "none", F.gelu),
+    "gelu_tanh": ("gelu", "tanh", lambda x: F.gelu(x, approximate="tanh")),
+    "silu": ("swish", "", F.silu),
+}
+ROWS_HINT = 512  # the number of rows the weight layout is chosen for; any other number works
+
+
+def has_packed_kernels(device: torch.device) -> bool:
+    """Say whether this build of PyTorch has oneDNN's fused linear operators for ``device``."""
+    return (
+        device.type == "cpu"
+        and torch.backends.mkldnn.is_available()
+        and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+        and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
+    )
+
+
+class PackedLinear:
+    """act(W x + b) with everything settled when it is built; a later change of the weights is not seen.
+
+    Args:
+        weight: float [out,in].
+        bias: float [out], or None.
+        dtype: Dtype of inputs and outputs.
+        act: Activation fused behind the product.
+    """
+
+    def __init__(
+        self, weight: Tensor, bias: Tensor | None, dtype: torch.dtype, act: str = "none"
+    ) -> None:
+        self.act = act
+        self.is_packed = has_packed_kernels(weight.device)
+        self.weight = weight.detach().to(dtype).contiguous()
+        self.bias = None if bias is None else bias.detach().to(dtype).contiguous()
+        if self.is_packed:
+            self.weight = torch.ops.mkldnn._reorder_linear_weight(self.weight, ROWS_HINT)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Map float [..,in] in the layer's dtype to [..,out]."""
+        name, algorithm, function = ACTIVATIONS[self.act]
+        if self.is_packed:
+            return torch.ops.mkldnn._linear_pointwise(
+                x, self.weight, self.bias, name, [], algorithm
+            )
+        return function(F.linear(x, self.weight, self.bias))

@@ -1,0 +1,121 @@
+"""Preprocessing of a source, as ``jepa.pre.*`` keys: from preprocessor_config.json, timm's pretrained_cfg, or ``--set``.
+
+Nothing is assumed: a source that does not say how its pixels are made is refused with the keys to give.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from jepa_wm.errors import ConversionError
+from jepa_wm.models.family import Meta
+
+NEEDED = (
+    "jepa.pre.mean",
+    "jepa.pre.std",
+    "jepa.pre.resize_short",
+    "jepa.pre.crop",
+    "jepa.pre.resample",
+    "jepa.pre.resize_mode",
+)
+PIL_FILTERS = {2: "bilinear", 3: "bicubic", "bilinear": "bilinear", "bicubic": "bicubic"}
+
+
+def preprocess_meta(
+    processor: Mapping[str, Any], config: Mapping[str, Any], given: Mapping[str, Any]
+) -> Meta:
+    """Return all ``jepa.pre.*`` keys of a source; ``given`` wins.
+
+    Args:
+        processor: preprocessor_config.json of a Hugging Face checkpoint, or empty.
+        config: config.json, whose ``pretrained_cfg`` is used for timm checkpoints.
+        given: Keys given by the user.
+
+    Raises:
+        ConversionError: a step of the recipe has no key, or keys nobody states.
+    """
+    meta: Meta = {"jepa.pre.rescale": 1 / 255}
+    if processor:
+        meta |= _from_processor(processor)
+    elif isinstance(config.get("pretrained_cfg"), Mapping):
+        meta |= _from_timm(config["pretrained_cfg"])
+    meta |= {key: value for key, value in given.items() if key.startswith("jepa.pre.")}
+    unknown = [key for key in NEEDED if key not in meta]
+    if unknown:
+        raise ConversionError(
+            "no preprocessor_config.json beside the weights: say how pixels are prepared with --set "
+            + ", ".join(key + "=" for key in unknown)
+        )
+    return meta
+
+
+def _from_processor(processor: Mapping[str, Any]) -> Meta:
+    """Read a Hugging Face image processor; only what one resize, one crop and one normalisation can do."""
+    switched_off = [
+        name
+        for name in ("do_resize", "do_rescale", "do_normalize")
+        if processor.get(name) is False
+    ]
+    if switched_off:
+        raise ConversionError(
+            f"preprocessor_config.json: {', '.join(switched_off)} false is not representable"
+        )
+    size, squash = _size(processor)
+    crop = processor.get("crop_size") if processor.get("do_center_crop") else None
+    return {
+        "jepa.pre.mean": tuple(processor["image_mean"]) if "image_mean" in processor else None,
+        "jepa.pre.std": tuple(processor["image_std"]) if "image_std" in processor else None,
+        "jepa.pre.resize_short": size,
+        "jepa.pre.crop": size if crop is None else _square(crop, "crop_size"),
+        "jepa.pre.resample": _filter(processor.get("resample", 2)),
+        "jepa.pre.resize_mode": "squash" if squash else "shortest_edge",
+        "jepa.pre.rescale": float(processor.get("rescale_factor", 1 / 255)),
+    }
+
+
+def _size(processor: Mapping[str, Any]) -> tuple[int, bool]:
+    size = processor.get("size")
+    kind = str(processor.get("image_processor_type") or processor.get("feature_extractor_type"))
+    if isinstance(size, int):  # a bare number is a square for ViT's processor, a short side elsewhere
+        return size, kind.startswith("ViT")
+    if isinstance(size, Mapping) and "shortest_edge" in size:
+        return int(size["shortest_edge"]), False
+    return _square(size, "size"), True
+
+
+def _square(size: Any, name: str) -> int:
+    if isinstance(size, int):
+        return size
+    if isinstance(size, Mapping) and size.get("height") == size.get("width") and "height" in size:
+        return int(size["height"])
+    raise ConversionError(f"preprocessor_config.json: {name} {size!r} is not a square")
+
+
+def _filter(resample: Any) -> str:
+    if resample not in PIL_FILTERS:
+        raise ConversionError(f"resampling filter {resample!r} is not bilinear or bicubic")
+    return PIL_FILTERS[resample]
+
+
+def _from_timm(pretrained: Mapping[str, Any]) -> Meta:
+    """Read timm's ``pretrained_cfg``: short side floor(size / crop_pct), centre crop.
+
+    Source: timm ``data/transforms_factory.py``, ``transforms_imagenet_eval``.
+    """
+    channels, height, width = pretrained["input_size"]
+    mode = pretrained.get("crop_mode", "center")
+    crop_pct = float(pretrained.get("crop_pct", 0.875))
+    if height != width or channels != 3 or mode not in ("center", "squash"):
+        raise ConversionError(
+            f"pretrained_cfg: input_size {[channels, height, width]}, crop_mode {mode!r} is not representable"
+        )
+    if mode == "squash" and crop_pct != 1:
+        raise ConversionError("pretrained_cfg: crop_mode squash with crop_pct < 1 is not representable")
+    return {
+        "jepa.pre.mean": tuple(pretrained["mean"]),
+        "jepa.pre.std": tuple(pretrained["std"]),
+        "jepa.pre.resize_short": math.floor(height / crop_pct),
+        "jepa.pre.crop": height,
+        "jepa.pre.resample": _filter(pretrained.get("interpolation", "bicubic")),
+        "jepa.pre.resize_mode": "squash" if mode == "squash" else "shortest_edge",
+    }
