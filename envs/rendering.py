@@ -243,3 +243,28 @@ def _box(points: Sequence[Sequence[float]], margin: float) -> Box:
 
 def _clamped(edge: float) -> int:
     return int(min(max(edge, 0), CANVAS))
+
+
+class Window:
+    """A window on the screen that shows canvases at a steady rate; opened when made.
+
+    Args:
+        fps: Frames per second ``show`` waits for.
+    """
+
+    def __init__(self, fps: int) -> None:
+        pygame.display.init()
+        self._screen = pygame.display.set_mode((CANVAS, CANVAS))
+        self._clock = pygame.time.Clock()
+        self._fps = fps
+
+    def show(self, canvas: Frame) -> None:
+        """Show uint8 [512,512,3] and keep the window responsive."""
+        pygame.surfarray.blit_array(self._screen, canvas.swapaxes(0, 1))
+        pygame.event.pump()
+        pygame.display.flip()
+        self._clock.tick(self._fps)
+
+    def close(self) -> None:
+        """Close the window."""
+        pygame.display.quit()
