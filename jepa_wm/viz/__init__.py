@@ -1,0 +1,1 @@
+"""Pictures: films, filmstrips and figures from episodes and arrays; nothing here runs a model."""
