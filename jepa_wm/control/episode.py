@@ -6,6 +6,7 @@ neither holds a pickle.
 """
 
 import json
+import zipfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -168,5 +169,5 @@ def load_episode(path: Path) -> Episode:
             group, key = name.split("/", 1)
             groups[group][key] = arrays.pop(name)
         return Episode(**rest, **arrays, **groups)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
         raise ConfigError(f"{path}: not a saved episode ({error})") from error

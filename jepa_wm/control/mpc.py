@@ -7,6 +7,7 @@ the world model's ``preprocess`` takes, so the same loop drives a pixel model an
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,6 +21,9 @@ from jepa_wm.runtime import stream_seed, synchronised_seconds
 
 ObjectiveFactory = Callable[[Tensor], Objective]
 """Makes the objective of some goals: goal latents [B,*L] -> Objective."""
+
+Frames = np.ndarray | Tensor | Sequence[Any]
+"""One observation a row, [B,...]: numpy, a tensor or nested lists."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,9 +159,7 @@ class MPC:
         """The plan whose actions are being executed, rows as ``decisions[-1].rows``."""
         return self.decisions[-1].plan if self.decisions else None
 
-    def reset(
-        self, goals: np.ndarray | Tensor | None, seeds: Sequence[int], budget: int | None = None
-    ) -> None:
+    def reset(self, goals: Frames | None, seeds: Sequence[int], budget: int | None = None) -> None:
         """Begin B episodes.
 
         Args:
@@ -182,8 +184,8 @@ class MPC:
 
     def act(
         self,
-        frames: np.ndarray | Tensor | None,
-        proprio: np.ndarray | Tensor | None = None,
+        frames: Frames | None,
+        proprio: Frames | None = None,
         active: np.ndarray | None = None,
     ) -> np.ndarray:
         """Return the next environment action of every row.
@@ -220,29 +222,26 @@ class MPC:
             raise ValueError("MPC.act before MPC.reset: there is no goal yet")
         return self._memory
 
-    def _encode(self, frames: np.ndarray | Tensor) -> Tensor:
+    def _encode(self, frames: Frames) -> Tensor:
         """Encode one frame a row, [n,...] -> [n,1,*L]."""
         model, rows = self.world_model, self.encode_rows or len(frames)
-        seen = torch.as_tensor(
-            np.ascontiguousarray(frames) if isinstance(frames, np.ndarray) else frames
-        )
-        pieces = seen.to(self.device)[:, None].split(rows)
+        pieces = _tensor(frames).to(self.device)[:, None].split(rows)
         with torch.inference_mode():
             return torch.cat([model.encode(model.preprocess(piece)) for piece in pieces])
 
-    def _observe(
-        self, frames: np.ndarray | Tensor | None, proprio: np.ndarray | Tensor | None
-    ) -> float:
+    def _observe(self, frames: Frames | None, proprio: Frames | None) -> float:
         """Take the frame at a block boundary into the context; return the seconds it took."""
         now = self._running
         if frames is None or len(frames) != now.batch:
             got = "none" if frames is None else len(frames)
             raise ValueError(f"step {now.step} needs {now.batch} frames, one a row, got {got}")
+        if proprio is not None and len(proprio) != now.batch:
+            raise ValueError(f"proprio must be [{now.batch}, P], got {len(proprio)} rows")
         began = synchronised_seconds(self.device)
         pose = None
         if proprio is not None:
-            pose = torch.as_tensor(proprio)[now.rows].to(self.device, torch.float32)[:, None]
-        now.remember(self._encode(frames[now.rows]), pose, self.history)
+            pose = _tensor(proprio)[now.rows].to(self.device, torch.float32)[:, None]
+        now.remember(self._encode(_tensor(frames)[now.rows]), pose, self.history)
         return synchronised_seconds(self.device) - began
 
     def _decide(self, encode_seconds: float) -> None:
@@ -278,3 +277,8 @@ class MPC:
             1, -(-(now.budget - now.step) // self.codec.block)
         )  # blocks, the last may be partial
         return replace(start, actions=start.actions[:, :left], std=start.std[:, :left])
+
+
+def _tensor(values: Frames) -> Tensor:
+    """Take numpy of any strides, lists or a tensor."""
+    return values if isinstance(values, Tensor) else torch.from_numpy(np.ascontiguousarray(values))
