@@ -23,6 +23,7 @@ from jepa_wm.viz.style import (
     ORANGE,
     finish_axes,
     finish_legend,
+    finish_shared_legend,
     new_figure,
 )
 
@@ -109,7 +110,7 @@ def goal_distance(episodes: Sequence[Episode], measures: Sequence[Measure]) -> F
             x="environment step",
             y=f"{measure.label} ({measure.unit})",
         )
-        finish_legend(axes)
+    finish_shared_legend(figure)
     return figure
 
 
@@ -185,7 +186,8 @@ def _distance(axes: Axes, episodes: Sequence[Episode], measure: Measure) -> None
         axes.plot(curve, color=colour, alpha=faint, linewidth=0.9)
         step = success_step(episode)
         if step is not None:
-            axes.plot(step, curve[step], "o", color=GREEN, ms=3, alpha=min(1.0, 2 * faint))
+            dot = min(1.0, 2 * faint)
+            axes.plot(step, curve[step], "o", color=GREEN, ms=3.5, alpha=dot, clip_on=False)
     successes = sum(episode.success for episode in episodes)
     for colour, count, word in (
         (GREEN, successes, "reached"),
@@ -195,8 +197,8 @@ def _distance(axes: Axes, episodes: Sequence[Episode], measure: Measure) -> None
             axes.plot([], [], color=colour, linewidth=0.9, label=f"{word} ({count})")
     axes.plot(np.median(held, axis=0), color=INK, linewidth=2, label="median")
     if measure.threshold is not None:
-        text = f"success below {measure.threshold:.3g} {measure.unit}"
-        axes.axhline(measure.threshold, color=BLUE, linewidth=1.2, linestyle="--", label=text)
+        line = axes.axhline(measure.threshold, color=BLUE, linewidth=1.2, linestyle="--")
+        line.set(label="success threshold", zorder=1.5)
     axes.set_xlim(0, max(longest - 1, 1))
     axes.set_ylim(bottom=0)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))

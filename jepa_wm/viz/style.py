@@ -4,6 +4,7 @@ import functools
 from pathlib import Path
 
 import matplotlib
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from PIL import ImageFont
@@ -37,6 +38,18 @@ def finish_legend(axes: Axes) -> None:
     if axes.get_legend_handles_labels()[0]:
         legend = axes.legend(fontsize=8, loc="upper right", labelcolor=INK, framealpha=0.85)
         legend.get_frame().set(edgecolor="none")
+
+
+def finish_shared_legend(figure: Figure) -> None:
+    """Add one legend below all axes; a label that several have appears once."""
+    named: dict[str, Artist] = {}
+    for axes in figure.axes:
+        for handle, name in zip(*axes.get_legend_handles_labels(), strict=True):
+            named.setdefault(str(name), handle)
+    names, handles = list(named), list(named.values())
+    legend = figure.legend(handles, names, loc="outside lower center", ncols=4, frameon=False)
+    for text in legend.get_texts():
+        text.set(fontsize=8, color=INK)
 
 
 @functools.cache
