@@ -1,7 +1,8 @@
 """Convert a checkpoint into a GGUF bundle.
 
-``python -m jepa_wm.convert --family lewm --src DIR --ftype f16 --out lewm.gguf``. Reads local files only; nothing in a
-checkpoint is executed. Every tensor of the source is used, or skipped by name, or the conversion is refused.
+``python -m jepa_wm.convert --family lewm --src DIR --ftype f16 --out lewm.gguf``. Reads local files
+only; nothing in a checkpoint is executed. Every tensor of the source is used, or skipped by name,
+or the conversion is refused.
 """
 
 import argparse
@@ -14,7 +15,7 @@ from jepa_wm.bundle import schema
 from jepa_wm.bundle.writer import write_bundle
 from jepa_wm.errors import ConversionError
 from jepa_wm.models import FAMILIES
-from jepa_wm.models.source import open_source
+from jepa_wm.models.checkpoint import open_source
 from jepa_wm.runtime import command
 
 
@@ -65,8 +66,8 @@ def convert(
     used = len(source.tensors) - len(source.skipped)
     skipped = f", {len(source.skipped)} skipped" if source.skipped else ""
     return (
-        f"{out}: {family_name}, {len(tensors)} tensors; matched {used}/{used} required source tensors"
-        f"{skipped}"
+        f"{out}: {family_name}, {len(tensors)} tensors; "
+        f"matched {used}/{used} required source tensors{skipped}"
     )
 
 
@@ -74,7 +75,8 @@ def parse_settings(pairs: list[str]) -> dict[str, Any]:
     """Parse ``KEY=VALUE`` pairs into typed bundle keys; the leading ``jepa.`` may be left out.
 
     Raises:
-        ConversionError: listing every pair that is not a key of the schema or whose value does not fit.
+        ConversionError: listing every pair that is not a key of the schema or whose value does not
+            fit.
     """
     given, wrong = {}, []
     for pair in pairs:
@@ -108,7 +110,7 @@ def _named(name: str | None) -> dict[str, Any]:
 
 
 def _licence(src: Path) -> dict[str, Any]:
-    """Read the licence from the front matter of the model card beside the weights, if there is one."""
+    """Read the licence from the front matter of the model card, if there is one."""
     card = (src if src.is_dir() else src.parent) / "README.md"
     if not card.is_file():
         return {}
@@ -124,7 +126,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--family", required=True, choices=sorted(FAMILIES))
     parser.add_argument("--src", required=True, type=Path, help="folder or file of the checkpoint")
     parser.add_argument("--out", required=True, type=Path, help="GGUF file to write")
-    parser.add_argument("--ftype", default="f32", choices=["f32", "f16"], help="type of the matrices")
+    parser.add_argument(
+        "--ftype", default="f32", choices=["f32", "f16"], help="type of the matrices"
+    )
     parser.add_argument("--name", help="general.name; the folder's or file's name by default")
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE",

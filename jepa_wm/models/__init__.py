@@ -1,4 +1,4 @@
-"""Models: torch modules built from a bundle, one family a file, looked up by the bundle's own keys."""
+"""Models: torch modules built from a bundle, one family a file, found by the bundle's own keys."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +10,7 @@ from jepa_wm.control.interfaces import WorldModel
 from jepa_wm.errors import BundleError
 from jepa_wm.models import hfvit, lewm
 from jepa_wm.models.family import Family
+from jepa_wm.models.lewm_world_model import LeWMWorldModel
 from jepa_wm.models.model import Model
 
 __all__ = ["FAMILIES", "WORLD_MODELS", "Model", "load", "load_world_model"]
@@ -20,7 +21,7 @@ FAMILIES: dict[str, Family] = {
 }
 # predictors that imagine the next frame, by jepa.pred.kind
 WORLD_MODELS: dict[str, Callable[[Model], WorldModel]] = {
-    "lewm": lewm.LeWMWorldModel,
+    "lewm": LeWMWorldModel,
 }
 
 

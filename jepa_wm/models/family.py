@@ -1,7 +1,7 @@
 """What a family is, and how a converter settles a model's sizes without guessing.
 
-A size can be known from the tensors' shapes, from the source's config and from ``--set``. Where two of them speak they must
-agree; where none does, the converter refuses and says which key to give.
+A size can be known from the tensors' shapes, from the source's config and from ``--set``. Where two
+of them speak they must agree; where none does, the converter refuses and says which key to give.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,7 +28,8 @@ class Family:
         name: The bundle's ``jepa.family``.
         anchors: Source tensor names by which a state dict of this family is found in a checkpoint.
         build: Bundle -> model with weights loaded, float32 on the CPU.
-        convert: (source, keys given by the user) -> (metadata, tensors) of a bundle; raises ``ConversionError``.
+        convert: (source, keys given by the user) -> (metadata, tensors) of a bundle; raises
+            ``ConversionError``.
     """
 
     name: str
@@ -43,7 +44,7 @@ def settle(
     given: Mapping[str, Any],
     required: tuple[str, ...] = (),
 ) -> Meta:
-    """Merge what the tensors show, the config states and the user gives; the user wins over the config.
+    """Merge what the tensors show, the config states and the user gives (who wins over the config).
 
     Args:
         measured: Keys read from tensor shapes: facts that nothing may contradict.
@@ -52,7 +53,8 @@ def settle(
         required: Keys that must come out.
 
     Raises:
-        ConversionError: listing every contradiction with a measured key and every required key nobody knows.
+        ConversionError: listing every contradiction with a measured key and every required key
+            nobody knows.
     """
     meta = {**measured, **stated, **given}
     wrong = [
@@ -71,7 +73,8 @@ def settle(
 def read_fields(config: Mapping[str, Any], fields: Mapping[str, tuple[str, ...]]) -> Meta:
     """Read schema keys from a config under any of their names; null counts as absent.
 
-    Only the named numbers and strings are looked at: instantiation targets and the like pass by unread.
+    Only the named numbers and strings are looked at: instantiation targets and the like pass by
+    unread.
 
     Raises:
         ConversionError: listing values that do not fit the schema.
@@ -103,7 +106,7 @@ def refuse_keys(bundle: Bundle, allowed: Mapping[str, tuple[Any, ...]]) -> None:
         BundleError: listing every key whose value is not one of those allowed.
     """
     wrong = [
-        f"{key} = {bundle.get(key)!r} (a {bundle.family} model has {' or '.join(map(repr, values))})"
+        f"{key} = {bundle.get(key)!r} (a {bundle.family} has {' or '.join(map(repr, values))})"
         for key, values in allowed.items()
         if bundle.get(key) not in values
     ]

@@ -1,9 +1,12 @@
-"""hfvit: image ViTs with a CLS token and a learned position table (LeJEPA, DINOv2 and timm layouts, HF ViT).
+"""hfvit: image ViTs with CLS and a learned position table (LeJEPA, DINOv2 and timm, HF ViT).
 
-Paper: LeJEPA, arXiv 2511.08544; DINOv2, arXiv 2304.07193. References: Open-Knowledge-AI/lite_ssl ``ViTv2``, timm
-``vision_transformer.py``, transformers ``modeling_vit.py`` and ``modeling_dinov2*.py``. Quirks kept: position row 0 is
-added to CLS; registers enter after the position add and have no row; HF ViT has eps 1e-12; the sources differ in how
-the table is resampled (``jepa_wm.enc.pos_interp``); the pooled feature is CLS after the norm, never HF's ``pooler``.
+Paper: LeJEPA, arXiv 2511.08544; DINOv2, arXiv 2304.07193. References: Open-Knowledge-AI/lite_ssl
+    ``ViTv2``, timm
+``vision_transformer.py``, transformers ``modeling_vit.py`` and ``modeling_dinov2*.py``. Quirks
+kept: position row 0 is added to CLS; registers enter after the position add and have no row; HF ViT
+    has eps 1e-12; the sources differ in how
+the table is resampled (``jepa_wm.enc.pos_interp``); the pooled feature is CLS after the norm, never
+HF's ``pooler``.
 """
 
 import math
@@ -86,8 +89,9 @@ NOT_REPRESENTABLE = {
     r"fc_norm\..*": "the norm follows pooling (timm fc_norm), which the schema cannot say",
     r"norm_pre\..*": "there is a norm before the blocks, which the schema cannot say",
     r".*\.(q_norm|k_norm)\..*": "queries and keys are normalised, which the schema cannot say",
-    r".*\.mlp\.(fc3|w12|w3|weights_in|weights_out)\..*": "the MLP is a SwiGLU, which the schema cannot say",
-    r".*distillation_token|dist_token": "there is a distillation token, which the schema cannot say",
+    r".*\.mlp\.(fc3|w12|w3|weights_in|weights_out)\..*": "the MLP is a SwiGLU, which the schema "
+    "cannot say",
+    r".*distillation_token|dist_token": "there is a distillation token; the schema has none",
 }
 CONFIG_FIELDS = {
     "jepa.enc.embed_dim": ("hidden_size", "embed_dim"),
@@ -101,7 +105,12 @@ CONFIG_FIELDS = {
     "jepa.enc.ln_eps": ("layer_norm_eps",),
     "jepa.enc.act": ("hidden_act",),
 }
-POS_INTERP = {"vit": "size", "dinov2": "size", "dinov2_with_registers": "antialias", "vitv2": "offset0.1"}
+POS_INTERP = {
+    "vit": "size",
+    "dinov2": "size",
+    "dinov2_with_registers": "antialias",
+    "vitv2": "offset0.1",
+}
 GRAPH = {
     "jepa.enc.pos_type": ("learned", "sincos2d"),
     "jepa.enc.attn_mode": ("full",),
@@ -139,7 +148,9 @@ def _reshape(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     kernel = tensors.get("enc.patch_embed.weight")
     if kernel is not None:
         if kernel.ndim != 4 or kernel.shape[2] != kernel.shape[3]:
-            raise ConversionError(f"patch embedding {list(kernel.shape)} is not a square 2-D convolution")
+            raise ConversionError(
+                f"patch embedding {list(kernel.shape)} is not a square 2-D convolution"
+            )
         tensors["enc.patch_embed.weight"] = kernel.flatten(1)
     return tensors
 
@@ -149,11 +160,15 @@ def measure_encoder(tensors: Mapping[str, Tensor], in_chans: int = 3) -> Meta:
     dim, features = tensors["enc.patch_embed.weight"].shape
     return {
         "jepa.enc.embed_dim": dim,
-        "jepa.enc.n_layer": sum(name.endswith(".ffn_up.weight") for name in tensors if name.startswith("enc.")),
+        "jepa.enc.n_layer": sum(
+            name.endswith(".ffn_up.weight") for name in tensors if name.startswith("enc.")
+        ),
         "jepa.enc.ffn_dim": tensors["enc.blk.0.ffn_up.weight"].shape[0],
         "jepa.enc.patch_size": math.isqrt(features // in_chans),
         "jepa.enc.cls_token": "enc.cls_token" in tensors,
-        "jepa.enc.n_registers": len(tensors["enc.reg_tokens"]) if "enc.reg_tokens" in tensors else 0,
+        "jepa.enc.n_registers": len(tensors["enc.reg_tokens"])
+        if "enc.reg_tokens" in tensors
+        else 0,
         "jepa.enc.layer_scale": "enc.blk.0.ls1" in tensors,
     }
 
@@ -161,8 +176,8 @@ def measure_encoder(tensors: Mapping[str, Tensor], in_chans: int = 3) -> Meta:
 def fold_prefix_rows(tensors: dict[str, Tensor], patches: int | None, is_timm: bool) -> None:
     """Bring a position table to rows [CLS; patches].
 
-    timm stores either no prefix rows at all (``no_embed_class``: CLS gets a zero row) or rows for the registers as
-    well (they are added to the registers once and for all). Both are exact.
+    timm stores either no prefix rows at all (``no_embed_class``: CLS gets a zero row) or rows for
+    the registers as well (they are added to the registers once and for all). Both are exact.
 
     Args:
         tensors: Encoder tensors; changed in place.
@@ -170,7 +185,9 @@ def fold_prefix_rows(tensors: dict[str, Tensor], patches: int | None, is_timm: b
         is_timm: The source adds positions as timm does; others only know rows [CLS; patches].
     """
     table, registers = tensors["enc.pos_embed"], tensors.get("enc.reg_tokens")
-    prefix_sizes = {1} | ({0, 1 + (0 if registers is None else len(registers))} if is_timm else set())
+    prefix_sizes = {1} | (
+        {0, 1 + (0 if registers is None else len(registers))} if is_timm else set()
+    )
     fitting = [
         n for n in sorted(prefix_sizes)
         if len(table) > n and (math.isqrt(len(table) - n) ** 2 == len(table) - n)
@@ -179,7 +196,7 @@ def fold_prefix_rows(tensors: dict[str, Tensor], patches: int | None, is_timm: b
     if len(fitting) != 1:
         raise ConversionError(
             f"position table of {len(table)} rows fits {len(fitting)} readings "
-            f"({'no' if patches is None else patches} patches stated); give --set jepa.enc.img_size="
+            f"({patches or 'no'} patches stated); give --set jepa.enc.img_size="
         )
     n = fitting[0]
     if n == 0:
@@ -238,10 +255,12 @@ def _config_meta(config: Mapping[str, Any], is_timm_layout: bool) -> Meta:
 
 
 def _pos_interp(config: Mapping[str, Any], is_timm_layout: bool) -> Meta:
-    """Find the resampling rule of the source's own code; unknown only for HF names without a config."""
+    """Find the resampling rule of the source's own code; HF names without a config: none."""
     if config.get("interpolate_antialias"):
         if config.get("interpolate_offset"):
-            raise ConversionError("config.json: interpolate_offset with interpolate_antialias is not representable")
+            raise ConversionError(
+                "config.json: interpolate_offset with interpolate_antialias is not representable"
+            )
         return {"jepa_wm.enc.pos_interp": "antialias"}
     offset = config.get("interpolate_offset")
     if offset is not None:

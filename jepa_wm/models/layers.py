@@ -20,8 +20,9 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 class Linear(nn.Linear):
     """A linear layer that takes its input in the weights' dtype.
 
-    With ``cast_linears`` only the matrices are reduced: tokens, norms and tables stay float32, so a bfloat16 model
-    loses precision in the products alone. Float32 weights leave the input to autocast, for training.
+    With ``cast_linears`` only the matrices are reduced: tokens, norms and tables stay float32, so a
+    bfloat16 model loses precision in the products alone. Float32 weights leave the input to
+    autocast, for training.
     """
 
     def forward(self, x: Tensor) -> Tensor:

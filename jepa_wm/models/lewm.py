@@ -1,31 +1,30 @@
-"""lewm: a ViT-tiny encoder with a projector and a causal, action-conditioned predictor in the same latent space.
+"""lewm: a ViT encoder with a projector and a causal, action-conditioned predictor of its latents.
 
-Paper: LeWM, arXiv 2603.19312. References: lucas-maes/le-wm and stable-worldmodel ``wm/lewm``. Quirks kept: encoder eps
-1e-12; two LayerNorms in a row in every predictor block (non-affine modulated 1e-6, affine 1e-5); adaLN on silu(action
-embedding); attention width heads x head_dim apart from the model's; positions restart at 0 in every window; the action of
-index k is the block leaving frame k. Converted: BatchNorm and the 1x1 convolution are folded in float64.
+Paper: LeWM, arXiv 2603.19312. References: lucas-maes/le-wm and stable-worldmodel ``wm/lewm``.
+    Quirks kept: encoder eps
+1e-12; two LayerNorms in a row in every predictor block (non-affine modulated 1e-6, affine 1e-5);
+adaLN on silu(action embedding); attention width heads x head_dim apart from the model's; positions
+restart at 0 in every window; the action of index k is the block leaving frame k. Converted:
+BatchNorm and the 1x1 convolution are folded in float64.
 """
 
 import re
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from jepa_wm.bundle.reader import Bundle
-from jepa_wm.control.interfaces import Context
 from jepa_wm.errors import ConversionError
 from jepa_wm.models import hfvit
 from jepa_wm.models.family import Converted, Family, Meta, read_fields, refuse_keys, settle
 from jepa_wm.models.lewm_predictor import LeWM, LeWMEncoder, Predictor, PredictorConfig
-from jepa_wm.models.lewm_rollout import FastRollout, rollout_reference
 from jepa_wm.models.model import Model, encoder_config, hidden_sizes, load_tensors
 from jepa_wm.models.preprocess import Preprocess
 from jepa_wm.models.processor import preprocess_meta
 from jepa_wm.models.source import Source, SourceMap
 
-__all__ = ["FAMILY", "LeWM", "LeWMEncoder", "LeWMWorldModel", "Predictor", "PredictorConfig"]
+__all__ = ["FAMILY", "LeWM", "LeWMEncoder", "Predictor", "PredictorConfig"]
 
 ANCHORS = ("predictor.pos_embedding",)
 BATCH_NORM_EPS = 1e-5  # torch.nn.BatchNorm1d's default, which the reference uses
@@ -56,10 +55,10 @@ SKIP = (
     r"encoder\.embeddings\.mask_token",
 )
 NOT_REPRESENTABLE = {
-    r"predictor\.transformer\.(input|cond|output)_proj\..*": "the predictor's width differs from the "
-    "latent's (input_proj, cond_proj, output_proj), which the schema cannot say",
+    r"predictor\.transformer\.(input|cond|output)_proj\..*": "the predictor's width differs "
+    "from the latent's (input_proj, cond_proj, output_proj), which the schema cannot say",
     r".*\.attn\.to_qkv\.bias": "attn.to_qkv has a bias, which no LeWM has",
-    r"(projector|pred_proj)\.net\.1\..*": "a projector is normalised by something else than BatchNorm1d",
+    r"(projector|pred_proj)\.net\.1\..*": "a projector has another norm than BatchNorm1d",
 }
 ENCODER_FIELDS = {k: v for k, v in hfvit.CONFIG_FIELDS.items() if k != "jepa.enc.n_registers"}
 PREDICTOR_FIELDS = {
@@ -72,7 +71,8 @@ PREDICTOR_FIELDS = {
 }
 # vit_hf(size=...): width, layers, heads; other fields of the config override
 VIT_SIZES = {
-    "tiny": (192, 12, 3), "small": (384, 12, 6), "base": (768, 12, 12), "large": (1024, 24, 16), "huge": (1280, 32, 16),
+    "tiny": (192, 12, 3), "small": (384, 12, 6), "base": (768, 12, 12), "large": (1024, 24, 16),
+    "huge": (1280, 32, 16),
 }  # fmt: skip
 GRAPH = {
     **hfvit.GRAPH,
@@ -83,7 +83,9 @@ GRAPH = {
 }
 
 
-def fold_batch_norm(weight: Tensor, bias: Tensor, norm: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+def fold_batch_norm(
+    weight: Tensor, bias: Tensor, norm: Mapping[str, Tensor]
+) -> tuple[Tensor, Tensor]:
     """Fold an evaluated BatchNorm1d into the linear layer before it, in float64.
 
     s = gamma / sqrt(var + eps); W' = s W; b' = s (b - mean) + beta.
@@ -111,7 +113,9 @@ def _fold(source: Source, tensors: dict[str, Tensor]) -> None:
     """Replace the 1x1 convolution and the BatchNorms by what they do to their neighbours."""
     kernel, bias = tensors.pop("conv.weight"), tensors.pop("conv.bias")
     if kernel.ndim != 3 or kernel.shape[2] != 1:
-        raise ConversionError(f"action_encoder.patch_embed {list(kernel.shape)} is not a 1x1 convolution")
+        raise ConversionError(
+            f"action_encoder.patch_embed {list(kernel.shape)} is not a 1x1 convolution"
+        )
     first = "pred.action_embed.0"
     tensors[f"{first}.weight"], tensors[f"{first}.bias"] = fold_linear(
         tensors[f"{first}.weight"], tensors[f"{first}.bias"], kernel[:, :, 0], bias
@@ -140,14 +144,17 @@ def _measure_predictor(tensors: Mapping[str, Tensor], heads: int) -> Meta:
 
 
 def _encoder_stated(config: Mapping[str, Any]) -> Meta:
-    """Read the numbers of ``config["encoder"]``; instantiation targets are neither imported nor passed on."""
+    """Read the numbers of ``config["encoder"]``; targets are neither imported nor passed on."""
     section = config.get("encoder")
     section = section if isinstance(section, Mapping) else {}
     stated: Meta = {"jepa.enc.ln_eps": 1e-12, "jepa_wm.enc.pos_interp": "size"}  # ViTConfig, HF ViT
     if section.get("size") in VIT_SIZES:
         width, layers, heads = VIT_SIZES[section["size"]]
-        stated |= {"jepa.enc.n_head": heads, "jepa.enc.n_layer": layers, "jepa.enc.embed_dim": width}
-        stated["jepa.enc.ffn_dim"] = 4 * width
+        stated |= {
+            "jepa.enc.n_head": heads,
+            "jepa.enc.n_layer": layers,
+            "jepa.enc.embed_dim": width,
+        }
     return stated | read_fields(section, ENCODER_FIELDS)
 
 
@@ -182,7 +189,9 @@ def _refuse_projectors(source: Source) -> None:
     """Say in words what the accounting would only list as missing names."""
     for name in ("projector", "pred_proj"):
         if f"{name}.net.0.weight" not in source:
-            raise ConversionError(f"{name} is not a two-layer MLP (an identity?), which the schema cannot say")
+            raise ConversionError(
+                f"{name} is not a two-layer MLP (an identity?), which the schema cannot say"
+            )
     if LAYER.format(i=0) + "attn.to_out.0.weight" not in source:
         raise ConversionError(
             "attention has no output projection (heads == 1 and dim_head == dim): not representable"
@@ -208,7 +217,9 @@ def convert(source: Source, given: Mapping[str, Any]) -> Converted:
         _fold(source, tensors)
     source.skip(SKIP)
     source.finish(hfvit.NOT_REPRESENTABLE | NOT_REPRESENTABLE)
-    tensors["pred.pos_embed"] = tensors["pred.pos_embed"].reshape(tensors["pred.pos_embed"].shape[-2:])
+    tensors["pred.pos_embed"] = tensors["pred.pos_embed"].reshape(
+        tensors["pred.pos_embed"].shape[-2:]
+    )
     encoder = hfvit.encoder_meta(tensors, _encoder_stated(source.config), given, is_timm=False)
     meta = encoder | _predictor_meta(tensors, source.config, dict(given))
     meta |= {"jepa.family": "lewm", "jepa.modality": "image", "jepa.head.kind": "none"}
@@ -226,7 +237,7 @@ def convert(source: Source, given: Mapping[str, Any]) -> Converted:
 
 
 def predictor_config(bundle: Bundle) -> PredictorConfig:
-    """Read the predictor's sizes from ``jepa.pred.*`` and, where no key states them, from tensor shapes."""
+    """Read the predictor's sizes from ``jepa.pred.*`` and, where there is no key, from shapes."""
     sizes = hidden_sizes(
         bundle,
         {
@@ -246,90 +257,6 @@ def build(bundle: Bundle) -> Model:
     model = Model(encoder, Predictor(predictor_config(bundle)), Preprocess.from_bundle(bundle))
     load_tensors(model, bundle)
     return model
-
-
-class LeWMWorldModel:
-    """Latent dynamics of a LeWM bundle: the ``WorldModel`` a planner's cost is made of.
-
-    Latents are float32 [..,D] whatever the model's dtype.
-
-    Attributes:
-        action_dim: Solver action size A (action block x environment action).
-        history: Most context frames a rollout uses, the predictor's window.
-    """
-
-    def __init__(self, model: Model) -> None:
-        if not isinstance(model.pred, Predictor):
-            raise ValueError("the model has no LeWM predictor")
-        self.model = model
-        self.predictor = model.pred
-        self.action_dim = model.pred.config.action_dim
-        self.history = model.pred.config.n_frames
-        self._fast = FastRollout(model.pred)
-
-    def preprocess(self, frames: Tensor) -> Tensor:
-        """Turn raw frames uint8 [B,T,H,W,3] into pixels float32 [B,T,C,h,w] by the bundle's recipe."""
-        return self.model.preprocess(frames.to(self.model.device))
-
-    @torch.inference_mode()
-    def encode(self, frames: Tensor) -> Tensor:
-        """Encode preprocessed frames float [B,T,C,h,w] into latents float32 [B,T,D]."""
-        return self.model.embed_pixels(frames)
-
-    @torch.inference_mode()
-    def predict(self, z: Tensor, actions: Tensor) -> Tensor:
-        """Predict every next latent of a window: z [B,T,D] and the blocks leaving them [B,T,A] -> [B,T,D].
-
-        Row t sees frames and actions 0..t and predicts frame t+1; T is at most ``history``.
-
-        Raises:
-            ValueError: shapes do not fit each other or the model.
-        """
-        self._check(z, actions, actions.shape[1])
-        return self.predictor(z, actions).float()
-
-    @torch.inference_mode()
-    def rollout(self, context: Context, actions: Tensor) -> Tensor:
-        """Predict the latent after each block: actions float [B,S,H,A] -> z float32 [B,S,H,D].
-
-        Step t sees the last ``history`` frames before it, real ones first, then its own predictions, each with the
-        block that leaves it.
-
-        Args:
-            context: ``z`` [B,T,D] of the last frames (older than the window are ignored), ``actions`` [B,T-1,A] between.
-            actions: The plans to follow, in solver space.
-
-        Raises:
-            ValueError: shapes do not fit each other or the model.
-        """
-        z, past = self._window(context, actions)
-        return self._fast(z, past, actions)
-
-    @torch.inference_mode()
-    def rollout_reference(self, context: Context, actions: Tensor) -> Tensor:
-        """Compute ``rollout`` the plain way, window by window: the yardstick of the fast path."""
-        z, past = self._window(context, actions)
-        return rollout_reference(self.predictor, z, past, actions)
-
-    def _window(self, context: Context, actions: Tensor) -> tuple[Tensor, Tensor]:
-        z, past = context.z, context.actions
-        if actions.ndim != 4 or 0 in actions.shape[:3]:
-            raise ValueError(f"actions must be [B,S,H,A] and not empty, got {list(actions.shape)}")
-        self._check(z, past, z.shape[1] - 1 if z.ndim == 3 else 0)
-        if actions.shape[0] != len(z) or actions.shape[-1] != self.action_dim:
-            raise ValueError(
-                f"actions {list(actions.shape)} do not fit B={len(z)} and A={self.action_dim}"
-            )
-        T = min(z.shape[1], self.history)
-        return z[:, -T:], past[:, past.shape[1] - (T - 1) :]
-
-    def _check(self, z: Tensor, actions: Tensor, count: int) -> None:
-        D = self.predictor.config.embed_dim
-        if z.ndim != 3 or z.shape[1] < 1 or z.shape[-1] != D:
-            raise ValueError(f"latents must be [B,T,{D}] with T >= 1, got {list(z.shape)}")
-        wanted = [len(z), count, self.action_dim]
-        if list(actions.shape) != wanted:
-            raise ValueError(f"actions between the frames must be {wanted}, got {list(actions.shape)}")
 
 
 FAMILY = Family("lewm", ANCHORS, build, convert)

@@ -1,4 +1,4 @@
-"""The modules of LeWM: a ViT encoder and an action-conditioned causal predictor in one latent space.
+"""The modules of LeWM: a ViT encoder and an action-conditioned causal predictor of its latents.
 
 Paper: LeWM, arXiv 2603.19312. Reference: le-wm and stable-worldmodel ``wm/lewm``.
 Attribute names are GGUF tensor names.

@@ -1,19 +1,21 @@
-"""LeWM rollouts: the plain one, which is the definition, and the fast one, which computes the same numbers.
+"""LeWM rollouts: the plain one, which is the definition, and the fast one with the same numbers.
 
-What the fast one shares (all exact up to rounding): action embeddings and every layer's modulation once per rollout; frames
-and actions that all samples have in common once per problem; keys and values while the window still grows (positions
-restart when it slides); queries, output and MLP of the last layer, final norm and projector for the newest frame only;
-attention of a window's first frame, which only sees itself, is one matrix; the inner affine LayerNorms live in the next
-matrix. Attention over at most ``n_frames`` keys is written out, because kernels for long sequences are slower here.
+What the fast one shares (all exact up to rounding): action embeddings and every layer's modulation
+once per rollout; frames and actions that all samples have in common once per problem; keys and
+values while the window still grows (positions restart when it slides); queries, output and MLP of
+the last layer, final norm and projector for the newest frame only; attention of a window's first
+frame, which only sees itself, is one matrix; the inner affine LayerNorms live in the next matrix.
+Attention over at most ``n_frames`` keys is written out, because kernels for long sequences are
+slower here.
 """
 
 from dataclasses import dataclass, field
+from typing import cast
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from jepa_wm.models.layers import Linear
 from jepa_wm.models.lewm_predictor import Predictor, PredictorBlock
 from jepa_wm.models.packed import PackedLinear
 
@@ -64,19 +66,19 @@ class FastRollout:
     """
 
     def __init__(self, predictor: Predictor) -> None:
-        c = predictor.config
-        self.config = c
-        self.dtype = predictor.proj[0].weight.dtype
-        self.pos_embed = predictor.pos_embed.detach().to(self.dtype)
-        dtype, embed, proj = self.dtype, predictor.action_embed, predictor.proj
-        self.action_in = PackedLinear(embed[0].weight, embed[0].bias, dtype, c.action_act)
+        self.config = c = predictor.config
+        embed_in, embed_out = _linears(predictor.action_embed)
+        proj_in, proj_out = _linears(predictor.proj)
+        self.dtype = dtype = proj_in.weight.dtype
+        self.pos_embed = predictor.pos_embed.detach().to(dtype)
+        self.action_in = PackedLinear(embed_in.weight, embed_in.bias, dtype, c.action_act)
         # the embedding is only ever used as silu(embedding)
-        self.action_out = PackedLinear(embed[2].weight, embed[2].bias, dtype, "silu")
-        self.modulation = PackedLinear(*_stack_modulations(predictor), dtype)
-        self.layers = [_pack(block, dtype) for block in predictor.blk]
-        norm = predictor.norm
-        self.proj_in = PackedLinear(*_fold_norm(norm, proj[0]), dtype, c.proj_act)
-        self.proj_out = PackedLinear(proj[2].weight, proj[2].bias, dtype)
+        self.action_out = PackedLinear(embed_out.weight, embed_out.bias, dtype, "silu")
+        blocks = [cast(PredictorBlock, block) for block in predictor.blk]
+        self.modulation = PackedLinear(*_stack_modulations(blocks), dtype)
+        self.layers = [_pack(block, dtype) for block in blocks]
+        self.proj_in = PackedLinear(*_fold_norm(predictor.norm, proj_in), dtype, c.proj_act)
+        self.proj_out = PackedLinear(proj_out.weight, proj_out.bias, dtype)
 
     def __call__(self, z: Tensor, past: Tensor, actions: Tensor) -> Tensor:
         """Roll out z [B,T,D], past [B,T-1,A], actions [B,S,H,A] -> float32 [B,S,H,D]."""
@@ -119,7 +121,7 @@ class FastRollout:
         return torch.stack(predicted, 2).float()
 
     def _modulate(self, actions: Tensor) -> tuple[Tensor, ...]:
-        """Embed blocks [b,s,k,A] and return each one's modulation [b,s,L,6,D]; scales carry their 1."""
+        """Embed blocks [b,s,k,A] and return their modulations [b,s,L,6,D]; scales carry their 1."""
         b, s, k, A = actions.shape
         if not k:
             return ()
@@ -148,9 +150,7 @@ class FastRollout:
             x = self._block(layer, x, mod[..., i, :, :], window.keys[i], keep)
         return x[-1]
 
-    def _block(
-        self, layer: _Layer, x: Tensor, mod: Tensor, keys: list[Key], keep: slice
-    ) -> Tensor:
+    def _block(self, layer: _Layer, x: Tensor, mod: Tensor, keys: list[Key], keep: slice) -> Tensor:
         """Run one block on tokens [m,b,s,D]; only those in ``keep`` are carried on."""
         c = self.config
         shift_a, scale_a, gate_a, shift_m, scale_m, gate_m = mod.unbind(-2)
@@ -188,7 +188,7 @@ class FastRollout:
         return mixed.flatten(-2)
 
     def _norm(self, x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-        """Modulated LayerNorm followed by the layer's own, whose affine part is in the next matrix."""
+        """Modulated LayerNorm, then the layer's own, whose affine part is in the next matrix."""
         dim = x.shape[-1:]
         h = torch.addcmul(shift, F.layer_norm(x, dim, eps=self.config.adaln_eps), scale)
         return F.layer_norm(h, dim, eps=self.config.ln_eps)
@@ -198,8 +198,12 @@ class FastRollout:
         return self.proj_out(self.proj_in(h))
 
 
-def _fold_norm(norm: torch.nn.LayerNorm, linear: Linear) -> tuple[Tensor, Tensor]:
-    """Move an affine LayerNorm's gain and offset into the linear layer behind it: W gamma, b + W beta."""
+def _linears(mlp: nn.Sequential) -> tuple[nn.Linear, nn.Linear]:
+    return cast(nn.Linear, mlp[0]), cast(nn.Linear, mlp[2])
+
+
+def _fold_norm(norm: nn.LayerNorm, linear: nn.Linear) -> tuple[Tensor, Tensor]:
+    """Move a LayerNorm's affine part into the linear layer behind it: W gamma, b + W beta."""
     weight = linear.weight.double()
     bias = weight @ norm.bias.double()
     if linear.bias is not None:
@@ -225,14 +229,9 @@ def _pack(block: PredictorBlock, dtype: torch.dtype) -> _Layer:
     )
 
 
-def _stack_modulations(predictor: Predictor) -> tuple[Tensor, Tensor]:
+def _stack_modulations(blocks: list[PredictorBlock]) -> tuple[Tensor, Tensor]:
     """Stack all layers' adaLN matrices, [L*6*D,D]; the scales' biases get the 1 of (1 + scale)."""
-    dim = predictor.config.embed_dim
-    weights, biases = [], []
-    for block in predictor.blk:
-        bias = block.adaln.bias.float().clone()
-        bias[dim : 2 * dim] += 1
-        bias[4 * dim : 5 * dim] += 1
-        weights.append(block.adaln.weight.float())
-        biases.append(bias)
-    return torch.cat(weights), torch.cat(biases)
+    weights = torch.cat([block.adaln.weight.float() for block in blocks])
+    biases = torch.stack([block.adaln.bias.float() for block in blocks]).unflatten(1, (6, -1))
+    biases[:, [1, 4]] += 1
+    return weights, biases.flatten()

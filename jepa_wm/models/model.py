@@ -1,6 +1,7 @@
-"""A loaded bundle: encoder, predictor if there is one, and the preprocessing that belongs to them."""
+"""A loaded bundle: encoder, predictor if there is one, and the preprocessing belonging to them."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +13,7 @@ from jepa_wm.models.vit import EncoderConfig, ViT
 
 
 class Model(nn.Module):
-    """What every family builds; parameters are named like the bundle's tensors (``enc.*``, ``pred.*``).
+    """What every family builds; parameters are named like the bundle's tensors.
 
     Attributes:
         enc: The encoder.
@@ -51,7 +52,7 @@ class Model(nn.Module):
         return self.enc.embed(flat).float().reshape(*lead, -1)
 
     def cast(self, dtype: torch.dtype) -> None:
-        """Reduce the matrices to ``dtype`` in place; norms, tokens and position tables stay float32."""
+        """Reduce the matrices to ``dtype`` in place; norms, tokens and tables stay float32."""
         cast_linears(self, dtype)
 
 
@@ -65,8 +66,8 @@ def encoder_config(bundle: Bundle) -> EncoderConfig:
 def load_tensors(model: nn.Module, bundle: Bundle) -> None:
     """Fill every parameter of ``model`` from the bundle's tensor of the same name.
 
-    Separate q, k and v (``jepa.enc.qkv_fused`` false) are stacked. The bundle was checked when it was opened, so a name
-    that does not fit here is a fault of ours.
+    Separate q, k and v (``jepa.enc.qkv_fused`` false) are stacked. The bundle was checked when it
+    was opened, so a name that does not fit here is a fault of ours.
     """
     state = {name: _tensor(bundle, name) for name in model.state_dict()}
     model.load_state_dict(state)
@@ -80,6 +81,6 @@ def _tensor(bundle: Bundle, name: str) -> Tensor:
     return bundle.tensor(name)
 
 
-def hidden_sizes(bundle: Bundle, names: Mapping[str, str]) -> dict[str, int]:
+def hidden_sizes(bundle: Bundle, names: Mapping[str, str]) -> dict[str, Any]:
     """Return the rows of the tensors that carry a size no key states: field name -> rows."""
     return {field: bundle.shape(tensor)[0] for field, tensor in names.items()}

@@ -1,8 +1,9 @@
-"""Linear layers prepared for inference: weights in the layout of the CPU's own kernels, activation fused in.
+"""Linear layers prepared for inference: packed for the CPU's own kernels, activation fused in.
 
-PyTorch sends float32 products to MKL, which on AMD processors stops at AVX2; oneDNN's kernels use AVX-512 there (2.3
-times as fast, measured on Zen 5) and write bias and activation in the same pass. The operators are the ones that
-``torch.compile`` emits; where they do not exist the plain functions run.
+PyTorch sends float32 products to MKL, which on AMD processors stops at AVX2; oneDNN's kernels use
+AVX-512 there (2.3 times as fast, measured on Zen 5) and write bias and activation in the same pass.
+The operators are the ones that ``torch.compile`` emits; where they do not exist the plain functions
+run.
 """
 
 import torch
@@ -30,7 +31,7 @@ def has_packed_kernels(device: torch.device) -> bool:
 
 
 class PackedLinear:
-    """act(W x + b) with everything settled when it is built; a later change of the weights is not seen.
+    """act(W x + b), settled when it is built: a later change of the weights is not seen.
 
     Args:
         weight: float [out,in].

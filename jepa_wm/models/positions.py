@@ -1,7 +1,7 @@
 """Position tables on other grids than the stored one.
 
-The references differ only in how the bicubic sampling step is derived; that choice is the ``rule`` of a bundle
-(``jepa_wm.enc.pos_interp``, else its family's), never the caller's.
+The references differ only in how the bicubic sampling step is derived; that choice is the ``rule``
+of a bundle (``jepa_wm.enc.pos_interp``, else its family's), never the caller's.
 """
 
 import math
@@ -35,9 +35,9 @@ def table_side(rows: int, n_prefix: int, name: str = "position table") -> int:
 def interpolate_table(table: Tensor, grid: tuple[int, int], n_prefix: int, rule: str) -> Tensor:
     """Return the position table for ``grid``, the stored one bit for bit on its own grid.
 
-    Bicubic with a = -0.75, corners not aligned. ``size`` samples with step S/g, ``offset0.1`` with S/(g + 0.1) (which
-    shifts every row and is kept because the released models were trained so), ``antialias`` as ``size`` with the
-    antialiasing filter when shrinking.
+    Bicubic with a = -0.75, corners not aligned. ``size`` samples with step S/g, ``offset0.1`` with
+    S/(g + 0.1) (which shifts every row and is kept because the released models were trained so),
+    ``antialias`` as ``size`` with the antialiasing filter when shrinking.
 
     Args:
         table: float [n_prefix + S*S, D], rows h-major.
@@ -52,14 +52,17 @@ def interpolate_table(table: Tensor, grid: tuple[int, int], n_prefix: int, rule:
         BundleError: the table is not square.
         ValueError: unknown rule or empty grid.
 
-    Source: transformers ``ViTEmbeddings.interpolate_pos_encoding`` (size); DINOv2 and lite_ssl ``ViTv2`` (offset0.1);
+    Source: transformers ``ViTEmbeddings.interpolate_pos_encoding`` (size); DINOv2 and lite_ssl
+        ``ViTv2`` (offset0.1);
     timm ``resample_abs_pos_embed`` and transformers ``Dinov2WithRegisters`` (antialias).
     """
     side = table_side(table.shape[0], n_prefix)
     if grid == (side, side):
         return table
     if rule not in RULES or min(grid) < 1:
-        raise ValueError(f"rule {rule!r} (one of {', '.join(RULES)}), grid {grid}: not a position grid")
+        raise ValueError(
+            f"rule {rule!r} (one of {', '.join(RULES)}), grid {grid}: not a position grid"
+        )
     prefix, square = table[:n_prefix], table[n_prefix:]
     square = square.float().reshape(1, side, side, -1).permute(0, 3, 1, 2)
     if rule == "offset0.1":
@@ -67,6 +70,8 @@ def interpolate_table(table: Tensor, grid: tuple[int, int], n_prefix: int, rule:
         resized = F.interpolate(square, scale_factor=scale, mode="bicubic", align_corners=False)
     else:
         antialias = rule == "antialias"
-        resized = F.interpolate(square, grid, mode="bicubic", align_corners=False, antialias=antialias)
+        resized = F.interpolate(
+            square, grid, mode="bicubic", align_corners=False, antialias=antialias
+        )
     rows = resized.flatten(2)[0].T  # [g*g, D]
     return torch.cat([prefix, rows.to(table.dtype)])

@@ -1,8 +1,8 @@
-"""Preprocessing: camera frames in, model pixels out, exactly as the bundle's ``jepa.pre.*`` keys say.
+"""Preprocessing: camera frames in, model pixels out, exactly as the keys ``jepa.pre.*`` say.
 
-The recipe is the one of the torchvision-backed Hugging Face processors: antialiased resize on uint8 (rounded back to
-uint8), centre crop, then one fused ``(x - 255 mean) / (255 std)``. Everything upstream hands over raw frames and never a
-normalisation constant.
+The recipe is the one of the torchvision-backed Hugging Face processors: antialiased resize on uint8
+(rounded back to uint8), centre crop, then one fused ``(x - 255 mean) / (255 std)``. Everything
+upstream hands over raw frames and never a normalisation constant.
 """
 
 from dataclasses import dataclass
@@ -27,7 +27,8 @@ class Preprocess:
         resize_short: Short side after the resize, pixels (``shortest_edge`` only).
         crop: Side of the square the model sees, pixels; 0 means ``resize_short``.
         resample: ``bilinear`` or ``bicubic``, antialiased.
-        resize_mode: ``shortest_edge`` (keep the aspect, crop the centre) or ``squash`` (resize straight to the square).
+        resize_mode: ``shortest_edge`` (keep the aspect, crop the centre) or ``squash`` (resize
+            straight to the square).
         rescale: Pixel scale before normalisation, 1/255 in every published file.
     """
 
@@ -41,7 +42,7 @@ class Preprocess:
 
     @classmethod
     def from_bundle(cls, bundle: Bundle) -> Self:
-        """Read the recipe from ``jepa.pre.*``; sizes that are absent are the encoder's image size."""
+        """Read the recipe from ``jepa.pre.*``; absent sizes are the encoder's."""
         img_size = int(bundle.get("jepa.enc.img_size"))
         resize_short = bundle.get("jepa.pre.resize_short")
         crop = bundle.get("jepa.pre.crop")
@@ -64,11 +65,13 @@ class Preprocess:
         """Return model pixels, float32 [..,C,size,size], on the frames' device.
 
         Args:
-            frames: RGB, uint8 0-255 or float 0-1, channels last [..,H,W,C] or first [..,C,H,W]. Floats are rounded to
-                the 8-bit grid first, so the same picture gives the same pixels in every form.
+            frames: RGB, uint8 0-255 or float 0-1, channels last [..,H,W,C] or first [..,C,H,W].
+                Floats are rounded to the 8-bit grid first, so the same picture gives the same
+                pixels in every form.
 
         Raises:
-            ValueError: the shape has no (or two possible) channel axes, or float values leave [0, 1].
+            ValueError: the shape has no (or two possible) channel axes, or float values leave [0,
+                1].
         """
         pixels = self._channels_first(self._to_uint8(frames))
         lead = pixels.shape[:-3]
@@ -83,20 +86,27 @@ class Preprocess:
         low, high = (frames.min().item(), frames.max().item()) if frames.numel() else (0.0, 0.0)
         if not (low >= -FLOAT_SLACK and high <= 1 + FLOAT_SLACK):  # also catches NaN
             raise ValueError(
-                f"float frames must lie in [0, 1], got [{low:.3g}, {high:.3g}]: hand over raw frames (uint8 0-255 "
-                "or float 0-1), not normalised ones; the bundle's own mean and std are applied here"
+                f"float frames must lie in [0, 1], got [{low:.3g}, {high:.3g}]: hand over raw "
+                "frames (uint8 0-255 or float 0-1); the bundle's mean and std are applied here"
             )
         return (frames.float() * 255).round().clamp(0, 255).to(torch.uint8)
 
     def _channels_first(self, frames: Tensor) -> Tensor:
         channels = len(self.mean)
         if frames.ndim < 3:
-            raise ValueError(f"frames need 3 or more axes [..,H,W,{channels}], got {list(frames.shape)}")
+            raise ValueError(
+                f"frames need 3 or more axes [..,H,W,{channels}], got {list(frames.shape)}"
+            )
         last, first = frames.shape[-1] == channels, frames.shape[-3] == channels
         if last == first:
-            what = "either axis could be the channels" if last else f"no axis holds {channels} channels"
+            what = (
+                "either axis could be the channels"
+                if last
+                else f"no axis holds {channels} channels"
+            )
             raise ValueError(
-                f"frames {list(frames.shape)}: {what}; give [..,H,W,{channels}] or [..,{channels},H,W]"
+                f"frames {list(frames.shape)}: {what}; "
+                f"give [..,H,W,{channels}] or [..,{channels},H,W]"
             )
         if 0 in frames.shape[-3:]:
             raise ValueError(f"frames {list(frames.shape)} hold no pixels")
@@ -120,7 +130,7 @@ class Preprocess:
         return resized.clamp(0, 255).round().to(torch.uint8)
 
     def _centre_crop(self, pixels: Tensor) -> Tensor:
-        """Cut or zero-pad to the square. The half pixel goes to the end: Hugging Face floors, torchvision rounds."""
+        """Cut or zero-pad to the square, half pixels down as HF does."""
         rows, columns = pixels.shape[-2:]
         pad_rows, pad_columns = max(self.size - rows, 0), max(self.size - columns, 0)
         if pad_rows or pad_columns:

@@ -1,6 +1,7 @@
-"""Preprocessing of a source, as ``jepa.pre.*`` keys: from preprocessor_config.json, timm's pretrained_cfg, or ``--set``.
+"""Preprocessing of a source as ``jepa.pre.*`` keys, from the files beside it or from ``--set``.
 
-Nothing is assumed: a source that does not say how its pixels are made is refused with the keys to give.
+Nothing is assumed: a source that does not say how its pixels are made is refused with the keys to
+give.
 """
 
 import math
@@ -43,18 +44,16 @@ def preprocess_meta(
     unknown = [key for key in NEEDED if key not in meta]
     if unknown:
         raise ConversionError(
-            "no preprocessor_config.json beside the weights: say how pixels are prepared with --set "
+            "nothing beside the weights says how pixels are prepared; give with --set "
             + ", ".join(key + "=" for key in unknown)
         )
     return meta
 
 
 def _from_processor(processor: Mapping[str, Any]) -> Meta:
-    """Read a Hugging Face image processor; only what one resize, one crop and one normalisation can do."""
+    """Read a Hugging Face image processor: one resize, one crop and one normalisation at most."""
     switched_off = [
-        name
-        for name in ("do_resize", "do_rescale", "do_normalize")
-        if processor.get(name) is False
+        name for name in ("do_resize", "do_rescale", "do_normalize") if processor.get(name) is False
     ]
     if switched_off:
         raise ConversionError(
@@ -76,7 +75,9 @@ def _from_processor(processor: Mapping[str, Any]) -> Meta:
 def _size(processor: Mapping[str, Any]) -> tuple[int, bool]:
     size = processor.get("size")
     kind = str(processor.get("image_processor_type") or processor.get("feature_extractor_type"))
-    if isinstance(size, int):  # a bare number is a square for ViT's processor, a short side elsewhere
+    if isinstance(
+        size, int
+    ):  # a bare number is a square for ViT's processor, a short side elsewhere
         return size, kind.startswith("ViT")
     if isinstance(size, Mapping) and "shortest_edge" in size:
         return int(size["shortest_edge"]), False
@@ -107,10 +108,13 @@ def _from_timm(pretrained: Mapping[str, Any]) -> Meta:
     crop_pct = float(pretrained.get("crop_pct", 0.875))
     if height != width or channels != 3 or mode not in ("center", "squash"):
         raise ConversionError(
-            f"pretrained_cfg: input_size {[channels, height, width]}, crop_mode {mode!r} is not representable"
+            f"pretrained_cfg: input_size {[channels, height, width]}, crop_mode {mode!r} "
+            "is not representable"
         )
     if mode == "squash" and crop_pct != 1:
-        raise ConversionError("pretrained_cfg: crop_mode squash with crop_pct < 1 is not representable")
+        raise ConversionError(
+            "pretrained_cfg: crop_mode squash with crop_pct < 1 is not representable"
+        )
     return {
         "jepa.pre.mean": tuple(pretrained["mean"]),
         "jepa.pre.std": tuple(pretrained["std"]),

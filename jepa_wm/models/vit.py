@@ -51,8 +51,8 @@ def patchify(pixels: Tensor, patch: int) -> Tensor:
     """Cut pixels float [B,C,h,w] into flattened patches [B,N,C*P*P], features in C-P-P order.
 
     Raises:
-        ValueError: a side is not a multiple of the patch. The references' convolutions drop the remainder unseen; a
-            preprocessed image never has one.
+        ValueError: a side is not a multiple of the patch. The references' convolutions drop the
+            remainder unseen; a preprocessed image never has one.
     """
     B, C, h, w = pixels.shape
     gh, gw = h // patch, w // patch
@@ -92,7 +92,8 @@ class ViT(nn.Module):
         """Encode preprocessed pixels float [B,C,h,w], any grid, into tokens float32 [B,prefix+N,D].
 
         Raises:
-            ValueError: wrong number of axes or channels, or a side that is not a multiple of the patch.
+            ValueError: wrong number of axes or channels, or a side that is not a multiple of the
+                patch.
         """
         c = self.config
         if pixels.ndim != 4 or pixels.shape[1] != c.in_chans:
@@ -110,6 +111,8 @@ class ViT(nn.Module):
         return self.norm(x)
 
     def embed(self, pixels: Tensor) -> Tensor:
-        """Encode pixels float [B,C,h,w] and pool: the CLS row after the norm, or the mean patch; [B,D]."""
+        """Encode pixels [B,C,h,w] and pool to [B,D]: CLS after the norm, else the mean patch."""
         tokens = self(pixels)
-        return tokens[:, 0] if self.config.cls_token else tokens[:, self.config.n_registers :].mean(1)
+        return (
+            tokens[:, 0] if self.config.cls_token else tokens[:, self.config.n_registers :].mean(1)
+        )
