@@ -20,7 +20,7 @@ SECTIONS = {
     "predictor": ("jepa.pred.",),
     "head": ("jepa.head.",),
     "preprocessing": ("jepa.pre.",),
-    "actions": ("jepa_wm.action.", "jepa_wm.proprio."),
+    "actions": ("jepa.pred.action_dim", "jepa_wm.action.", "jepa_wm.proprio."),
     "source": ("general.license", "general.source_url", "jepa_wm.source."),
 }
 """Printed sections and the keys in them."""
@@ -83,10 +83,10 @@ def _section(bundle: Bundle, prefixes: tuple[str, ...]) -> dict[str, dict[str, A
     rows += [name for name in bundle.meta if name.startswith(prefixes) and name not in TABLE]
     section = {}
     for name in rows:
-        is_stored = name in bundle.meta
-        # defaults of a part the file does not have would mislead
-        if is_stored or (is_part.get(prefixes[0], True) and bundle.get(name) is not None):
-            section[name] = {"value": _plain(bundle.get(name)), "stored": is_stored}
+        is_stored, found = name in bundle.meta, bundle.get(name)
+        # defaults that say nothing, or that belong to a part the file does not have, are left out
+        if is_stored or (is_part.get(prefixes[0], True) and found not in (None, "", ())):
+            section[name] = {"value": _plain(found), "stored": is_stored}
     return section
 
 

@@ -17,6 +17,8 @@ def printable(text: object, limit: int = 120) -> str:
     terminal.
     """
     raw = str(text)
+    if len(raw) <= limit and raw.isprintable():
+        return raw
     shown = "".join(
         char if char.isprintable() else char.encode("unicode_escape", "surrogatepass").decode()
         for char in islice(raw, limit)

@@ -24,7 +24,7 @@ MAX_HEADER = 32 << 20  # bytes of metadata and tensor table; 200,000 long labels
 MAX_STRING = 1 << 20  # bytes
 MAX_STRINGS = 1 << 18  # in all arrays of a file together
 MAX_PAIRS = 1 << 14
-MAX_TENSORS = 1 << 15
+MAX_TENSORS = 1 << 14
 MAX_DIMS = 4
 _CHUNK = 1 << 20
 _MIN_PAIR, _MIN_TENSOR = 14, 33  # bytes of the smallest metadata pair and tensor entry
@@ -105,6 +105,8 @@ def parse_header(file: BinaryIO, size: int) -> Header:
         BundleError: the bytes cannot be followed any further (the text says where and why; no
             path).
     """
+    if size == 0:
+        raise BundleError("is empty")
     cursor = _Cursor(file, size)
     version = _preamble(cursor)
     n_tensors, n_pairs = cursor.number("<Q", "tensor count"), cursor.number("<Q", "metadata count")

@@ -42,7 +42,7 @@ def check_meta(stored: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """
     architecture = stored.get("general.architecture")
     if architecture != "jepa":
-        found = "absent" if architecture is None else repr(printable(architecture, 60))
+        found = "absent" if architecture is None else f"'{printable(architecture, 60)}'"
         return dict(stored), [f"general.architecture is {found}, wanted 'jepa': no JEPA bundle"]
     meta: dict[str, Any] = {}
     faults: list[str] = []

@@ -309,7 +309,7 @@ def _choice(row: Key, found: str) -> str:
     if "gelu_erf" in row.choices:
         found = ACT_ALIASES.get(found, found)
     if row.choices and found not in row.choices:
-        raise ValueError(f"is {printable(found)!r}, allowed is {', '.join(row.choices)}")
+        raise ValueError(f"is '{printable(found)}', allowed is {', '.join(row.choices)}")
     return found
 
 

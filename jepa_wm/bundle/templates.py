@@ -201,11 +201,11 @@ def _encoder(get: Lookup) -> Named:
         yield from _linear("enc.proj.2", dim, "enc.proj hidden")
 
 
-def _predictor_blocks(get: Lookup) -> Named:
+def _predictor_blocks(get: Lookup, fused: bool) -> Named:
     dim, bias = get("jepa.pred.embed_dim"), get("jepa.pred.qkv_bias")
     inner = get("jepa.pred.n_head") * get("jepa.pred.head_dim")
     for i in range(get("jepa.pred.n_layer")):
-        yield from _block(f"pred.blk.{i}", dim, inner, get("jepa.pred.ffn_dim"), qkv_bias=bias)
+        yield from _block(f"pred.blk.{i}", dim, inner, get("jepa.pred.ffn_dim"), fused, bias)
     yield from _norm("pred.norm", dim)
 
 
@@ -223,7 +223,7 @@ def _masked(get: Lookup) -> Named:
     if get("jepa.pred.modality_embed"):
         yield "pred.mod_embed_img", (dim,)
         yield "pred.mod_embed_video", (dim,)
-    yield from _predictor_blocks(get)
+    yield from _predictor_blocks(get, get("jepa.enc.qkv_fused"))
     yield from _linear("pred.proj", out, dim)
     if get("jepa.pred.context_proj"):
         yield from _linear("pred.proj_context", out, dim)
@@ -234,7 +234,7 @@ def _ac(get: Lookup) -> Named:
     yield from _linear("pred.embed", dim, get("jepa.enc.embed_dim"))
     yield from _linear("pred.action_embed", dim, get("jepa.pred.action_dim"))
     yield from _linear("pred.state_embed", dim, get("jepa.pred.state_dim"))
-    yield from _predictor_blocks(get)
+    yield from _predictor_blocks(get, get("jepa.enc.qkv_fused"))
     yield from _linear("pred.proj", get("jepa.pred.out_dim"), dim)
 
 
@@ -245,7 +245,7 @@ def _lewm(get: Lookup) -> Named:
     )
     yield from _linear("pred.action_embed.2", dim, "pred.action_embed hidden")
     yield "pred.pos_embed", (get("jepa.pred.n_frames"), dim)
-    yield from _predictor_blocks(get)
+    yield from _predictor_blocks(get, fused=True)
     for i in range(get("jepa.pred.n_layer")):
         yield from _linear(f"pred.blk.{i}.adaln", 6 * dim, dim)
     yield from _linear("pred.proj.0", "pred.proj hidden", dim)
@@ -258,7 +258,7 @@ def _attentive_pool(get: Lookup) -> dict[str, TensorSpec]:
     def named() -> Named:
         yield "head.query", (1, dim)
         for i in range(get("jepa.head.n_pool_layers")):
-            yield from _block(f"head.blk.{i}", dim, dim, "head hidden")
+            yield from _block(f"head.blk.{i}", dim, dim, "head hidden", get("jepa.enc.qkv_fused"))
         yield from _norm("head.xattn.ln_kv", dim)
         for letter in "qkv":
             yield from _linear(f"head.xattn.{letter}", dim, dim)

@@ -119,7 +119,7 @@ def _is_empty(found: Any) -> bool:
 def _key_faults(meta: Mapping[str, Any]) -> Iterator[str]:
     for name, found in meta.items():
         if not name or not name.isascii() or not name.isprintable():
-            yield f"key {printable(name)!r} is not printable ASCII"
+            yield f"key '{printable(name)}' is not printable ASCII"
         elif name.startswith(("jepa.", "jepa_wm.")) and key_for(name) is None:
             yield f"{name} is not a key of the schema{_nearest(name)}"
         elif key_for(name) is None and found is not None and not _is_empty(found):
@@ -138,7 +138,7 @@ def _value_faults(name: str, tensor: TensorLike) -> Iterator[str]:
     if len(name.encode()) > MAX_NAME:
         yield f"tensor name {printable(name)} has {len(name.encode())} bytes, wanted <= {MAX_NAME}"
     if not name or not name.isprintable():
-        yield f"tensor name {printable(name)!r} is empty or not printable"
+        yield f"tensor name '{printable(name)}' is empty or not printable"
     if not 1 <= len(tensor.shape) <= MAX_DIMS or 0 in tensor.shape:
         shape = list(tensor.shape)
         yield f"tensor {printable(name)} has shape {shape}, wanted 1 to 4 dimensions above 0"
