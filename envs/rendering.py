@@ -29,6 +29,7 @@ BLOCK_EDGE, BLOCK = (119, 136, 153), (143, 163, 184)
 MARK = (231, 76, 60)
 MARGIN = 5  # px that edges and rounding may reach past the outline
 NEAR = 9  # px from the canvas border within which walls are drawn
+LOST = 10_000  # px away from which a block is not drawn at all
 
 Pose = Sequence[float]
 Pixel = tuple[int, int]
@@ -89,10 +90,10 @@ class LinearResize:
         """
         across, down = slice(*columns), slice(*rows)
         packed = image.view(np.uint32)[..., 0]
-        wanted = np.concatenate([self.low[down], self.high[down]])
-        lines = packed[wanted]
-        left = lines.take(self.low[across], axis=1).view(np.uint8).reshape(len(wanted), -1, 4)
-        right = lines.take(self.high[across], axis=1).view(np.uint8).reshape(len(wanted), -1, 4)
+        lines = packed[np.concatenate([self.low[down], self.high[down]])]
+        shape = (len(lines), columns[1] - columns[0], 4)
+        left = lines.take(self.low[across], axis=1).view(np.uint8).reshape(shape)
+        right = lines.take(self.high[across], axis=1).view(np.uint8).reshape(shape)
         a0, a1 = (weight[across, None] for weight in self._columns)
         h = (left * a0 + right * a1) >> 4
         b0, b1 = (weight[down, None, None] for weight in self._rows)
@@ -168,7 +169,7 @@ class PushTRenderer:
         """Draw what moves onto the background; return the boxes touched."""
         agent = float(state[0]), float(state[1])
         outlines = place_polygons(self.shape, state[2:5])
-        block_box = _box([corner for outline in outlines for corner in outline], MARGIN)
+        block_box = _block_box([corner for outline in outlines for corner in outline])
         agent_box = _box([agent], AGENT_RADIUS + MARGIN)
         boxes = [block_box, agent_box, *(_box(mark, MARGIN) for mark in marks)]
         boxes = [box for box in boxes if box[0] < box[2] and box[1] < box[3]]  # seen at all
@@ -231,6 +232,18 @@ def _closed(corners: list[Pixel]) -> list[Pixel]:
 
 def _rounded(points: Sequence[Sequence[float]]) -> list[Pixel]:
     return [(round(x), round(y)) for x, y in points]
+
+
+def _block_box(corners: list[tuple[float, float]]) -> Box:
+    """Return the pixels a block may touch.
+
+    pygame's thick lines smear over the whole surface when an end lies outside, and the references
+    show that, so a block over the border may touch everything.
+    """
+    values = [value for corner in corners for value in corner]
+    if min(values) >= 0 and max(values) <= CANVAS - 1:
+        return _box(corners, MARGIN)
+    return (0, 0, CANVAS, CANVAS) if max(map(abs, values)) < LOST else (0, 0, 0, 0)
 
 
 def _box(points: Sequence[Sequence[float]], margin: float) -> Box:

@@ -40,7 +40,7 @@ def draw_state(mode: str, rng: np.random.Generator, shape: BlockShape) -> Floats
 def draw_legacy_state(seed: int) -> Floats:
     """Draw the state gym-pusht and dino_wm start from for a seed, float64 [7].
 
-    Source: gym-pusht ``envs/pusht.py`` (reset); the angle is unbounded.
+    Source: gym-pusht 0.1.5 ``envs/pusht.py`` (reset; 0.1.8 draws otherwise); unbounded angle.
     """
     rng = np.random.RandomState(seed % 2**32)
     places = [rng.randint(50, 450), rng.randint(50, 450), rng.randint(100, 400)]
