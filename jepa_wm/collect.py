@@ -9,20 +9,19 @@ import multiprocessing
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-import hydra
 import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from omegaconf import DictConfig
 from tqdm import tqdm
 
 from jepa_wm.envs.play import play
 from jepa_wm.envs.rendering import PushTRenderer
 from jepa_wm.envs.shapes import make_block
 from jepa_wm.errors import ConfigError
-from jepa_wm.runtime import command
+from jepa_wm.launch import launch
 from jepa_wm.training.dataset import ARRAYS, DatasetInfo, array_shapes
 
 CHUNK = 100  # episodes simulated side by side and written at once
@@ -128,11 +127,10 @@ def collect(config: CollectConfig) -> DatasetInfo:
     return info
 
 
-@hydra.main(version_base=None, config_path="pkg://jepa_wm.conf", config_name="collect")
-def main(options: DictConfig) -> None:
+def main(options: dict[str, Any]) -> None:
     """Read the options, collect, say where the data is."""
     config = CollectConfig(
-        out=Path(str(options.out)).expanduser(),
+        out=Path(str(options["out"])).expanduser(),
         **{name: int(options[name]) for name in CollectConfig.__annotations__ if name != "out"},
     )
     info = collect(config)
@@ -140,4 +138,4 @@ def main(options: DictConfig) -> None:
 
 
 if __name__ == "__main__":
-    command(main)
+    launch(main, "collect")

@@ -86,7 +86,14 @@ def versions() -> dict[str, str]:
 
 
 def command(main: Callable[[], object]) -> None:
-    """Run a command line: a ``JepaError`` becomes one line on stderr and exit status 1, Ctrl-C 130."""
+    """Run a command line.
+
+    ``--version`` prints the versions that can change a result. A ``JepaError`` becomes one line on
+    stderr and exit status 1, Ctrl-C exit status 130.
+    """
+    if "--version" in sys.argv[1:]:
+        print("\n".join(f"{name} {version}" for name, version in versions().items()))
+        return
     try:
         main()
     except JepaError as error:

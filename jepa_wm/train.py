@@ -9,13 +9,12 @@ import os
 from pathlib import Path
 from typing import Any
 
-import hydra
 import torch
 import torch.distributed as dist
-from omegaconf import DictConfig, OmegaConf
 
 from jepa_wm.errors import ConfigError
-from jepa_wm.runtime import command, resolve_device
+from jepa_wm.launch import launch
+from jepa_wm.runtime import resolve_device
 from jepa_wm.training.dataset import PlayDataset
 from jepa_wm.training.export import export
 from jepa_wm.training.lewm import TrainConfig, Trainer
@@ -47,7 +46,7 @@ def join_ranks(device: torch.device) -> torch.device:
     return device
 
 
-def train(options: dict[str, Any]) -> None:
+def main(options: dict[str, Any]) -> None:
     """Run one rank of the training and, on rank 0, write the bundle and the curves."""
     torch.set_num_threads(int(options["threads"]))
     device = join_ranks(resolve_device(str(options["device"])))
@@ -65,19 +64,12 @@ def train(options: dict[str, Any]) -> None:
     trainer.run()
     trainer.recalibrate()
     if trainer.rank == 0:
-        result = trainer.probe()
-        path = export(trainer, out / "lewm.gguf", result)
+        path = export(trainer, out / "lewm.gguf")
         training_curves(out / "metrics.jsonl").savefig(out / "curves.png", dpi=120)
-        print(f"{path}: {result}")
+        print(f"{path}: {trainer.probe()}")
     if dist.is_initialized():
         dist.destroy_process_group()
 
 
-@hydra.main(version_base=None, config_path="pkg://jepa_wm.conf", config_name="train")
-def main(options: DictConfig) -> None:
-    """Read the options and train."""
-    train(OmegaConf.to_container(options, resolve=True))  # type: ignore[arg-type]
-
-
 if __name__ == "__main__":
-    command(main)
+    launch(main, "train")

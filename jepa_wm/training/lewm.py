@@ -26,7 +26,6 @@ from jepa_wm.training.losses import prediction_loss, random_directions, sigreg
 from jepa_wm.training.network import BatchNorm, NetworkConfig, TrainingNetwork, state_targets
 from jepa_wm.training.probes import ProbeResult, effective_rank, probe
 
-IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _COLLAPSED_STD, _COLLAPSED_RANK = 0.05, 2.0
 
 
@@ -131,8 +130,7 @@ class Trainer:
             block * data.info.action_dim,
             np.tile(mean, block),
             np.tile(std, block),
-            IMAGENET_MEAN,
-            IMAGENET_STD,
+            *data.pixel_statistics(),
         ).to(device)
         matrices = [p for p in self.network.parameters() if p.ndim > 1]
         vectors = [p for p in self.network.parameters() if p.ndim <= 1]

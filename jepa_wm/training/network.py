@@ -86,7 +86,11 @@ class BatchNorm(nn.Module):
     """Batch normalisation over all leading axes, with statistics shared by all ranks.
 
     Same maths and state names as ``nn.BatchNorm1d`` (eps 1e-5); PyTorch's synchronised variant
-    does not run on a CPU. ``momentum`` None accumulates a plain average of the batches seen.
+    does not run on a CPU.
+
+    Attributes:
+        cumulative: Running statistics become the plain average of the batches seen.
+        frozen: Running statistics stay as they are.
     """
 
     running_mean: Tensor
@@ -100,7 +104,7 @@ class BatchNorm(nn.Module):
         self.register_buffer("running_mean", torch.zeros(dim))
         self.register_buffer("running_var", torch.ones(dim))
         self.register_buffer("batches", torch.zeros((), dtype=torch.long))
-        self.cumulative = False
+        self.cumulative = self.frozen = False
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise features of x [..,D]."""
@@ -111,13 +115,17 @@ class BatchNorm(nn.Module):
         moments = torch.stack([x.float().mean(axes), x.float().square().mean(axes)])
         mean, square = mean_over_ranks(moments)
         var = square - mean.square()
-        with torch.no_grad():
-            self.batches += 1
-            rate = 1.0 / float(self.batches) if self.cumulative else self.momentum
-            self.running_mean.lerp_(mean, rate)
-            self.running_var.lerp_(var, rate)
+        if not self.frozen:
+            self._accumulate(mean.detach(), var.detach())
         scale = self.weight * (var + self.eps).rsqrt()
         return x * scale + (self.bias - mean * scale)
+
+    def _accumulate(self, mean: Tensor, var: Tensor) -> None:
+        """Move the running statistics towards those of a batch."""
+        self.batches += 1
+        rate = 1.0 / float(self.batches) if self.cumulative else self.momentum
+        self.running_mean.lerp_(mean, rate)
+        self.running_var.lerp_(var, rate)
 
 
 def _projector(dim: int, hidden: int, live: int) -> nn.Sequential:
@@ -174,20 +182,19 @@ class TrainingNetwork(nn.Module):
         self._initialise()
 
     def _initialise(self) -> None:
-        """Truncated-normal weights of std 0.02 and adaLN-zero, as the reference starts."""
-        for module in self.model.modules():
-            if isinstance(module, nn.Linear):
-                nn.init.trunc_normal_(module.weight, std=0.02)
-                if module.bias is not None:
-                    nn.init.zeros_(module.bias)
-        encoder, predictor = self.model.enc, self.model.pred
-        nn.init.trunc_normal_(encoder.pos_embed, std=0.02)
-        nn.init.trunc_normal_(predictor.pos_embed, std=0.02)
-        for block in predictor.blk:
+        """Set what PyTorch's defaults leave wrong: position tables and adaLN-zero.
+
+        Linear layers keep PyTorch's uniform initialisation: the usual truncated normal of std 0.02
+        leaves the action embedding of a model this narrow so small that thousands of steps pass
+        before the predictor listens to actions.
+        """
+        # positions must be heard beside patch embeddings of unit scale: where a shape is matters most
+        nn.init.trunc_normal_(self.model.enc.pos_embed, std=0.2)
+        nn.init.trunc_normal_(self.model.pred.pos_embed, std=0.02)
+        nn.init.trunc_normal_(self.model.enc.cls_token, std=0.02)
+        for block in self.model.pred.blk:
             nn.init.zeros_(block.adaln.weight)
-        for projector in (encoder.proj, predictor.proj):
-            for index in (0, 3):
-                nn.init.kaiming_uniform_(projector[index].weight, a=5**0.5)
+            nn.init.zeros_(block.adaln.bias)
 
     def encode(self, frames: Tensor) -> Tensor:
         """Encode frames uint8 [B,T,s,s,3] into padded latents [B,T,D]."""

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from jepa_wm.training.dataset import PlayDataset
-from jepa_wm.training.network import TrainingNetwork, state_targets
+from jepa_wm.training.network import BatchNorm, TrainingNetwork, state_targets
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,14 @@ def _linear_r2(z: Tensor, target: Tensor) -> Tensor:
 
 @torch.no_grad()
 def probe(network: TrainingNetwork, data: PlayDataset, windows: int, seed: int) -> ProbeResult:
-    """Evaluate ``network`` on ``windows`` windows of six frames drawn from ``data``."""
-    network.eval()
+    """Evaluate ``network`` on ``windows`` windows of six frames drawn from ``data``.
+
+    BatchNorm uses the statistics of the probe's own batch: at high learning rates the running ones
+    lag so far behind the weights that the figures would say nothing.
+    """
+    norms = [module for module in network.modules() if isinstance(module, BatchNorm)]
+    for norm in norms:
+        norm.frozen = True
     batch = data.windows(np.random.default_rng([seed, 0]), windows, 6)
     device = network.action_mean.device
     frames = torch.from_numpy(batch.frames).to(device)
@@ -65,7 +71,8 @@ def probe(network: TrainingNetwork, data: PlayDataset, windows: int, seed: int) 
     r2 = _linear_r2(flat, target)
     one = network.live(network.rollout(z[:, :3], actions[:, :3])).float()
     five = network.live(network.rollout(z[:, :1], actions)).float()
-    network.train()
+    for norm in norms:
+        norm.frozen = False
     return ProbeResult(
         r2_agent=float(r2[:2].mean()),
         r2_block=float(r2[2:4].mean()),

@@ -1,0 +1,71 @@
+"""The one door to Hydra: ``conf/<name>.yaml`` and the command line in, plain values out.
+
+Leaves call ``launch``; whatever a user gets wrong ends in one line on stderr and exit status 1.
+"""
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import hydra
+from hydra.errors import HydraException, InstantiationException
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from jepa_wm.errors import ConfigError
+from jepa_wm.runtime import command
+
+_QUOTING = (
+    "; a value with special characters (= , ( ) ~ #) needs two pairs of quotes: "
+    "'model=\"epoch=3.gguf\"'"
+)
+
+
+def _one_line(error: BaseException) -> str:
+    """Squeeze an error's text into one line, without Hydra's hint about full errors."""
+    return " ".join(str(error).split()).replace("Set the environment variable", "")
+
+
+def build(node: dict[str, Any], what: str) -> Any:
+    """Instantiate a config node with a ``_target_``.
+
+    Args:
+        node: Plain values of the node.
+        what: Its name on the command line, for the error.
+
+    Raises:
+        ConfigError: the target does not take these values, or refuses them.
+    """
+    try:
+        return instantiate(node)
+    except InstantiationException as error:
+        cause = error.__cause__ or error
+        raise ConfigError(f"{what}: {_one_line(cause)}") from error
+
+
+def launch(main: Callable[[dict[str, Any]], None], config_name: str) -> None:
+    """Run ``main`` on the composed options as plain Python values.
+
+    Args:
+        main: The leaf; receives nested dicts, lists, numbers and strings.
+        config_name: File in ``conf/`` without ``.yaml``.
+    """
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises instead of printing its own report
+    jobs: list[DictConfig] = []  # run after Hydra is done, or it adds its own lines to our errors
+    compose = hydra.main(
+        version_base=None, config_path="pkg://jepa_wm.conf", config_name=config_name
+    )
+
+    def run() -> None:
+        try:
+            compose(jobs.append)()
+            plain = [OmegaConf.to_container(job, resolve=True) for job in jobs]
+        except (HydraException, OmegaConfBaseException) as error:
+            special = any("=" in part.partition("=")[2] for part in sys.argv[1:])
+            raise ConfigError(_one_line(error) + (_QUOTING if special else "")) from error
+        for options in plain:
+            main(options)  # type: ignore[arg-type]
+
+    command(run)
