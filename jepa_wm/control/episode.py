@@ -148,7 +148,7 @@ def save_episode(episode: Episode, folder: Path) -> Path:
     for group in _GROUPS:
         arrays |= {f"{group}/{key}": value for key, value in getattr(episode, group).items()}
     with path.open("wb") as file:
-        np.savez_compressed(file, allow_pickle=False, **arrays)
+        np.savez_compressed(file, **arrays)
     rest = {name: getattr(episode, name) for name in _SCALARS}
     path.with_suffix(".json").write_text(json.dumps(rest, indent=1) + "\n", encoding="utf-8")
     return path

@@ -171,8 +171,8 @@ class _Lockstep:
             if self.rules.states is not None:
                 states = np.stack([_pick(info, self.rules.states, "info") for info in log.infos])
             yield Episode(
-                id=task.id,
-                seed=task.seed,
+                id=int(task.id),
+                seed=int(task.seed),
                 success=log.success,
                 presolved=log.presolved,
                 actions=np.array(log.actions, dtype=np.float32).reshape(-1, size),
@@ -217,7 +217,7 @@ class _Lockstep:
         """What ``rows`` show of ``source`` now, [n,...] with zeros elsewhere."""
         if source == "render":
             views = _render(self.envs, rows)
-        elif source == "observation":
+        elif source == "observation" and not isinstance(self.observations, dict):
             views = [np.asarray(self.observations[row]) for row in rows]
         elif isinstance(self.observations, dict) and source in self.observations:
             views = [self.observations[source][row] for row in rows]

@@ -209,10 +209,11 @@ class SamplingPlanner(ABC):
         return Plan(mean, spread, average, trace)
 
     def _per_dim(self, name: str, action_dim: int, device: torch.device) -> Tensor:
-        values = torch.tensor(getattr(self, name), dtype=torch.float32)
+        pin = device.type == "cuda"  # a pinned copy does not make the host wait
+        values = torch.tensor(getattr(self, name), dtype=torch.float32, pin_memory=pin)
         if values.ndim and len(values) != action_dim:
             raise ValueError(f"{name} has {len(values)} numbers, the solver action {action_dim}")
-        return values.to(device)
+        return values.to(device, non_blocking=True)
 
     def _box(
         self, start: Plan, bounds: Bounds, generators: Sequence[torch.Generator]

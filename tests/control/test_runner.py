@@ -40,6 +40,9 @@ def agent():
     )
 
 
+DICT = functools.partial(PointEnv, observation="dict")
+
+
 def tasks(count, far=0.5):
     starts, goals = positions(0, count) * far, positions(1, count) * far
     return [
@@ -279,6 +282,7 @@ def test_proprio_is_what_the_rules_name():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"frames": "observation", "make": DICT}, r"\['pixels', 'state'\] or info"),
         ({"frames": "pixel"}, r"'pixel' is not in .*observation \[\] or info; it has .*distance"),
         ({"success": "solved"}, "'solved' is not in the environment's info; it has .*success"),
         ({"states": "pose"}, "'pose' is not in the environment's info"),
