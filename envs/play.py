@@ -192,6 +192,14 @@ class PlayPolicy:
         return np.where(approaching[:, None], detour, self._target)
 
 
+class PlayWorlds(PushTWorlds):
+    """PushT worlds that take the environment's relative actions."""
+
+    def act(self, actions: NDArray[np.floating]) -> None:
+        """Execute one relative action in each world, [N,2] in units of 100 px."""
+        self.step(self.states()[:, :2] + ACTION_SCALE_PX * np.asarray(actions, np.float64))
+
+
 def play(seed: int, episodes: int, steps: int, first: int = 0) -> PlayEpisodes:
     """Record ``episodes`` play episodes of ``steps`` environment steps.
 
@@ -202,7 +210,7 @@ def play(seed: int, episodes: int, steps: int, first: int = 0) -> PlayEpisodes:
         first: Index of the first episode, so that a collection can be made in parts.
     """
     streams = [np.random.default_rng([seed, first + i]) for i in range(episodes)]
-    worlds = PushTWorlds(episodes)
+    worlds = PlayWorlds(episodes)
     worlds.set_states(start_states(streams))
     policy = PlayPolicy(streams, steps)
     states = np.empty((episodes, steps + 1, 7))
@@ -210,6 +218,6 @@ def play(seed: int, episodes: int, steps: int, first: int = 0) -> PlayEpisodes:
     states[:, 0] = worlds.states()
     for t in range(steps):
         actions[:, t] = policy.act(states[:, t])
-        worlds.step(states[:, t, :2] + ACTION_SCALE_PX * actions[:, t].astype(np.float64))
+        worlds.act(actions[:, t])
         states[:, t + 1] = worlds.states()
     return PlayEpisodes(states, actions)

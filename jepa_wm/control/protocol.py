@@ -15,6 +15,7 @@ from jepa_wm.control.episode import Task
 from jepa_wm.errors import ConfigError
 from jepa_wm.runtime import stream_seed
 
+OUT_OF_REACH = 1e5  # pixels: no episode gets there
 Frame = NDArray[np.uint8]
 Render = Callable[[NDArray[np.float64]], Frame]
 
@@ -56,7 +57,9 @@ def cut_segments(
         [np.random.default_rng([seed, row]).integers(steps - offset + 1) for row in rows]
     )
     times = first[:, None] + np.arange(offset)
-    return Segments(states[rows, first], states[rows, first + offset], actions[rows[:, None], times])
+    return Segments(
+        states[rows, first], states[rows, first + offset], actions[rows[:, None], times]
+    )
 
 
 def segment_tasks(segments: Segments, seed: int, render: Render, from_states: bool) -> list[Task]:
@@ -81,3 +84,24 @@ def segment_tasks(segments: Segments, seed: int, render: Render, from_states: bo
             )
         )
     return tasks
+
+
+def picture_tasks(starts: NDArray[np.float64], seed: int, picture: Frame) -> list[Task]:
+    """Make one task a start state [E,P], all with the same goal picture uint8 [H,W,3].
+
+    A picture tells no goal state, so nothing can be scored: the environment is given a goal it
+    cannot reach, and reports on success mean nothing.
+    """
+    if picture.ndim != 3 or picture.shape[2] != 3 or picture.dtype != np.uint8:
+        raise ConfigError(
+            f"the goal picture must be uint8 [H,W,3], got {picture.dtype} {list(picture.shape)}"
+        )
+    return [
+        Task(
+            id=index,
+            seed=stream_seed(seed, index),
+            options={"state": start, "goal_state": np.full_like(start, OUT_OF_REACH)},
+            goal=picture,
+        )
+        for index, start in enumerate(starts)
+    ]

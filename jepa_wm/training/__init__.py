@@ -1,0 +1,1 @@
+"""Training a small LeWM: data, losses, loop, export."""

@@ -126,8 +126,8 @@ class PlayDataset:
     def pixel_statistics(self, frames: int = 500) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Return mean and standard deviation of each channel in [0, 1] over a sample of frames.
 
-        PushT frames are nearly white: under ImageNet's statistics the background is a large constant
-        and the shapes are a small change, which slows the first thousand steps several times.
+        PushT frames are nearly white: under ImageNet's statistics the background is a large
+        constant and the shapes a small change, which slows the first thousand steps several times.
         """
         episodes = np.linspace(0, self.info.done - 1, min(frames, self.info.done)).astype(int)
         sample = self.frames[episodes, self.info.frames // 2].reshape(-1, 3) / 255.0

@@ -40,7 +40,7 @@ def bundle_tensors(network: TrainingNetwork) -> dict[str, Tensor]:
 
 
 def bundle_meta(trainer: Trainer) -> dict[str, Any]:
-    """Return the bundle's metadata: graph, preprocessing, action statistics, where it comes from."""
+    """Return the bundle's metadata: graph, preprocessing, action statistics, origin."""
     network, info, config = trainer.network.config, trainer.data.info, trainer.config
     encoder = asdict(network.encoder())
     interpolation = encoder.pop("pos_interp")

@@ -160,6 +160,11 @@ class TrainingNetwork(nn.Module):
         pixel_std: Standard deviation of the image channels, [3].
     """
 
+    action_mean: Tensor
+    action_std: Tensor
+    pixel_mean: Tensor
+    pixel_std: Tensor
+
     def __init__(
         self,
         config: NetworkConfig,
@@ -188,7 +193,7 @@ class TrainingNetwork(nn.Module):
         leaves the action embedding of a model this narrow so small that thousands of steps pass
         before the predictor listens to actions.
         """
-        # positions must be heard beside patch embeddings of unit scale: where a shape is matters most
+        # positions must be heard beside patch embeddings of unit scale
         nn.init.trunc_normal_(self.model.enc.pos_embed, std=0.2)
         nn.init.trunc_normal_(self.model.pred.pos_embed, std=0.02)
         nn.init.trunc_normal_(self.model.enc.cls_token, std=0.02)

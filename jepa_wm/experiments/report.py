@@ -1,0 +1,228 @@
+"""What a planning run says and leaves behind: the announcement, the table, one folder of files."""
+
+import datetime
+import json
+import math
+import platform
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+
+from jepa_wm.control.episode import Episode, Rules, save_episode, tally
+from jepa_wm.control.mpc import MPC
+from jepa_wm.control.statistics import Measure, Summary, compare, summarise
+from jepa_wm.errors import ConfigError
+from jepa_wm.runtime import versions
+from jepa_wm.viz.frames import Film, film_frames
+from jepa_wm.viz.plans import effective_samples, goal_distance, planner_cost, success_rates
+from jepa_wm.viz.rollouts import filmstrip
+from jepa_wm.viz.video import write_video
+
+PLANNER = "planner"
+_FPS = 10  # PushT's control rate
+
+
+def new_folder(given: str | None, command: str) -> Path:
+    """Make the folder of a run: the given one, or a new one under ``outputs/``.
+
+    Two runs in the same second get two folders.
+
+    Raises:
+        ConfigError: the given folder already holds a run.
+    """
+    if given is not None:
+        folder = Path(given).expanduser()
+        if (folder / "episodes.jsonl").exists():
+            raise ConfigError(f"out={folder} already holds a run; choose another folder")
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+    stamp = datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+    for suffix in ("", *(f"_{n}" for n in range(2, 1000))):
+        folder = Path("outputs") / f"{command}_{stamp}{suffix}"
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        return folder
+    raise ConfigError("no free folder name under outputs/")
+
+
+class PlanReport:
+    """Collects the episodes of a run and tells of them.
+
+    Args:
+        options: Plain options of the run, stored with the results.
+        about: What is known of the model.
+        agent: The planning agent.
+        rules: The protocol.
+        measures: Distances worth reporting.
+        where: Device and dtype.
+    """
+
+    def __init__(
+        self,
+        options: dict[str, Any],
+        about: dict[str, Any],
+        agent: MPC,
+        rules: Rules,
+        measures: tuple[Measure, ...],
+        where: tuple[torch.device, torch.dtype],
+    ) -> None:
+        self.options, self.about, self.agent, self.rules = options, about, agent, rules
+        self.measures, self.where = measures, where
+        self.planner_name = type(agent.planner).__name__
+        self.scored = options["goal"] in ("play", "env")
+        self.folder = new_folder(options["out"], "plan")
+        self.runs: dict[str, list[Episode]] = {}
+
+    def announce(self) -> None:
+        """Say what will be done, before it is done."""
+        settings = {k: v for k, v in self.options["planner"].items() if k != "_target_"}
+        device, dtype = self.where
+        codec = self.agent.codec
+        lines = {
+            "model": f"{self.about['name']} ({self.about['family']})",
+            "device": f"{device}, {str(dtype).removeprefix('torch.')}, "
+            f"{torch.get_num_threads()} threads",
+            "planner": f"{self.planner_name} " + ", ".join(f"{k} {v}" for k, v in settings.items()),
+            "protocol": self.protocol(),
+            "success": self.rules.criterion
+            if self.scored
+            else "not scored: a picture has no state",
+            "actions": f"mean {_numbers(codec.mean)}, std {_numbers(codec.std)}, "
+            f"block {codec.block}, box [{_numbers(codec.low)}] to [{_numbers(codec.high)}] "
+            f"(from the {self.about['statistics']})",
+            "results": str(self.folder),
+        }
+        for name, text in lines.items():
+            print(f"{name:<9} {text}", flush=True)
+        record = {"options": self.options, "model": self.about, "versions": versions()}
+        (self.folder / "config.json").write_text(json.dumps(record, indent=1, default=str) + "\n")
+
+    def protocol(self) -> str:
+        """Return the protocol in words."""
+        o = self.options
+        goals = {
+            "play": f"goal {o['goal_offset']} steps ahead on held-out play",
+            "env": "the environment's own goals",
+        }
+        horizon = "shrinking to the time left" if o["shrink_horizon"] else "fixed"
+        return (
+            f"{goals.get(o['goal'], 'goal picture ' + str(o['goal']))}, seed {o['seed']}, "
+            f"{o['episodes']} episodes, budget {o['budget']} steps, replanning every "
+            f"{o['replan_every']} block(s) of {self.agent.codec.block}, horizon {horizon}, "
+            f"history {self.agent.history}"
+        )
+
+    def keep(self, episode: Episode) -> None:
+        """Write a finished episode of the planner at once, so that an interrupt loses nothing."""
+        save_episode(episode, self.folder / "episodes")
+        record = {
+            "id": episode.id,
+            "seed": episode.seed,
+            "success": episode.success if self.scored else None,
+            "presolved": episode.presolved,
+            "steps": episode.steps,
+            "seconds": [round(float(s), 4) for s in episode.seconds],
+            "final": {m.label: float(m.of(episode)[-1]) for m in self.measures},
+        }
+        with (self.folder / "episodes.jsonl").open("a") as sink:
+            sink.write(json.dumps(record) + "\n")
+
+    def add(self, name: str, episodes: list[Episode]) -> None:
+        """Take the episodes of one agent."""
+        self.runs[name] = episodes
+
+    def summaries(self) -> dict[str, Summary]:
+        """Return one summary an agent."""
+        return {name: summarise(episodes, self.measures) for name, episodes in self.runs.items()}
+
+    def finish(self) -> None:
+        """Print the table and write every file."""
+        (self.folder / "result.json").write_text(self.json() + "\n")
+        self._draw()
+        print(self.table())
+        print(f"results   {self.folder}")
+
+    def table(self) -> str:
+        """Return the table of agents."""
+        units = [f"{measure.label} [{measure.unit}]" for measure in self.measures]
+        rows = [["policy", "success", "95 % interval", "n", *units, "s/decision"]]
+        rows += [self._row(name, summary) for name, summary in self.summaries().items()]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = [
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+            for row in rows
+        ]
+        skipped = tally(self.runs[PLANNER])[2]
+        note = [f"{skipped} episodes started at their goal and were left out"] if skipped else []
+        return "\n".join(["", lines[0], "-" * len(lines[0]), *lines[1:], *note])
+
+    def _row(self, name: str, s: Summary) -> list[str]:
+        """Return the cells of one agent; distances are medians at the end of an episode."""
+        if name == PLANNER:
+            name = f"{self.planner_name} ({Path(str(self.about['name'])).name})"
+        seconds = s.share_seconds.median
+        time = "-" if math.isnan(seconds) else f"{seconds:.3f}"
+        if not self.scored:
+            return [name, "-", "-", str(s.count), *("-" for _ in self.measures), time]
+        rate, interval = f"{100 * s.rate:.1f} %", f"[{100 * s.low:.1f}, {100 * s.high:.1f}]"
+        finals = [f"{s.final[measure.label].median:.1f}" for measure in self.measures]
+        return [name, rate, interval, str(s.count), *finals, time]
+
+    def json(self) -> str:
+        """Return the whole result as one JSON document."""
+        pairs = {
+            name: asdict(compare(self.runs[PLANNER], episodes))
+            for name, episodes in self.runs.items()
+            if name != PLANNER and tally(episodes)[1]
+        }
+        device, dtype = self.where
+        document = {
+            "protocol": self.protocol(),
+            "rules": self.rules.describe(),
+            "scored": self.scored,
+            "policies": {name: s.record() for name, s in self.summaries().items()},
+            "paired_with_planner": pairs,
+            "model": self.about,
+            "options": self.options,
+            "device": str(device),
+            "dtype": str(dtype).removeprefix("torch."),
+            "threads": torch.get_num_threads(),
+            "machine": platform.platform(),
+            "versions": versions(),
+            "folder": str(self.folder),
+        }
+        return json.dumps(document, indent=1, default=str)
+
+    def _draw(self) -> None:
+        """Write figures and video; an episode that was not run has neither."""
+        episodes = [episode for episode in self.runs[PLANNER] if not episode.presolved]
+        if not episodes:
+            return
+        figures: dict[str, Figure] = {"planner_cost": planner_cost(episodes, "objective")}
+        if "MPPI" in self.planner_name:
+            figures["effective_samples"] = effective_samples(
+                episodes, self.options["planner"]["num_samples"]
+            )
+        if self.scored:
+            figures["goal_distance"] = goal_distance(episodes, self.measures)
+            rates = {name: tally(found)[:2] for name, found in self.runs.items()}
+            figures["success"] = success_rates(rates)
+        filmed = [episode for episode in episodes if episode.frames is not None]
+        if filmed:
+            figures["filmstrip"] = filmstrip(filmed[0])
+            film = Film(
+                measures=self.measures if self.scored else (), note=self.options["task"]["note"]
+            )
+            path = self.folder / f"episodes.{self.options['video']}"
+            write_video(path, film_frames(filmed, film), _FPS)
+        for name, figure in figures.items():
+            figure.savefig(self.folder / f"{name}.png", dpi=150)
+
+
+def _numbers(values: torch.Tensor) -> str:
+    return " ".join(f"{value:.3g}" for value in values.tolist())

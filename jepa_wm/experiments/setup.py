@@ -1,0 +1,212 @@
+"""Build the parts of a planning experiment from its options: model, agent, tasks, baselines.
+
+Options are the plain values of ``conf/plan.yaml``; nothing here prints or writes.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import imageio.v3 as imageio
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from jepa_wm.bundle.reader import Bundle, find_bundle
+from jepa_wm.control.actions import ActionCodec
+from jepa_wm.control.agent import Agent
+from jepa_wm.control.episode import Episode, Rules, Task
+from jepa_wm.control.interfaces import WorldModel
+from jepa_wm.control.mpc import MPC, ObjectiveFactory
+from jepa_wm.control.policies import NoOpPolicy, RandomPolicy, ReplayPolicy
+from jepa_wm.control.protocol import Segments, cut_segments, picture_tasks, segment_tasks
+from jepa_wm.control.runner import make_envs, run_episodes
+from jepa_wm.control.simulator import PoseDistance, SimulatorModel
+from jepa_wm.errors import ConfigError
+from jepa_wm.launch import build
+from jepa_wm.models import load_world_model
+
+SIMULATOR = "simulator"
+PLAY_SEED = 100_000  # evaluation play starts here: no training collection uses these seeds
+_STATE_SIZE = 7
+
+
+@dataclass(frozen=True)
+class Brain:
+    """Everything of a planning agent that depends on the model.
+
+    Attributes:
+        model: The world model.
+        objective: Goal latents -> objective.
+        codec: Between solver and environment actions.
+        frames: What it looks at: ``render`` or the info key of the state.
+        about: What to tell the user: name, statistics and the like.
+    """
+
+    model: WorldModel
+    objective: ObjectiveFactory
+    codec: ActionCodec
+    frames: str
+    about: dict[str, Any]
+
+
+def action_codec(bundle: Bundle | None, options: dict[str, Any]) -> tuple[ActionCodec, str]:
+    """Return the action codec and where its statistics come from: the bundle, else the env's YAML.
+
+    Raises:
+        ConfigError: neither has them; without statistics an action has no scale.
+    """
+    space = build(options["env"], "env").action_space
+    names = ("mean", "std", "block")
+    stored = {name: bundle and bundle.get(f"jepa_wm.action.{name}") for name in names}
+    given = options["task"].get("action") or {}
+    if None not in stored.values():
+        source, values = "bundle", stored
+    elif all(given.get(name) is not None for name in names):
+        source, values = f"conf/env: {given.get('source', 'no source given')}", given
+    else:
+        raise ConfigError(
+            f"{bundle.path if bundle else SIMULATOR}: no action statistics; the bundle lacks "
+            "jepa_wm.action.mean, .std, .block and the env's YAML has no task.action"
+        )
+    codec = ActionCodec(
+        block=int(values["block"]),
+        mean=torch.tensor(values["mean"]),
+        std=torch.tensor(values["std"]),
+        low=torch.tensor(space.low),
+        high=torch.tensor(space.high),
+    )
+    return codec, source
+
+
+def load_brain(
+    options: dict[str, Any], model: str, device: torch.device, dtype: torch.dtype
+) -> Brain:
+    """Load a bundle (or the simulator) with its codec and objective."""
+    if model == SIMULATOR:
+        codec, source = action_codec(None, options)
+        return simulator_brain(options, codec, source)
+    bundle = Bundle.open(find_bundle(model))
+    codec, source = action_codec(bundle, options)
+    world_model = load_world_model(bundle, device, dtype)
+    about = {
+        "name": str(bundle.path),
+        "family": bundle.family,
+        "sha256": bundle.sha256,
+        "play_seed": bundle.get("jepa_wm.source.play_seed"),
+        "statistics": source,
+    }
+    objective = build(options["objective"], "objective")
+    return Brain(world_model, objective, codec, "render", about)
+
+
+def simulator_brain(options: dict[str, Any], codec: ActionCodec, source: str) -> Brain:
+    """Make the environment itself the world model: the ceiling of the planner."""
+    worlds = build(options["task"]["worlds"], "task.worlds")
+    model = SimulatorModel(worlds, codec, _STATE_SIZE)
+    about = {"name": SIMULATOR, "family": SIMULATOR, "statistics": source}
+    return Brain(model, PoseDistance, codec, options["task"]["state"], about)
+
+
+def make_agent(options: dict[str, Any], brain: Brain, device: torch.device) -> MPC:
+    """Build the control loop."""
+    planner = build(options["planner"], "planner")
+    try:
+        return MPC(
+            world_model=brain.model,
+            planner=planner,
+            objective=brain.objective,
+            codec=brain.codec,
+            device=device,
+            replan_every=options["replan_every"],
+            history=None
+            if options["history"] is None
+            else min(options["history"], brain.model.history),
+            shrink_horizon=options["shrink_horizon"],
+            warm_start=options["warm_start"],
+            chunk=options["chunk"],
+            encode_rows=1,  # with chunk = num_samples: no bit depends on the episodes beside
+        )
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def make_segments(options: dict[str, Any], env: gymnasium.Env) -> Segments:
+    """Return the starts and goals of ``goal=play`` or ``goal=env``."""
+    count, seed = options["episodes"], options["seed"]
+    if options["goal"] == "play":
+        play = build(options["task"]["play"], "task.play")
+        recorded = play(PLAY_SEED + seed, count)
+        return cut_segments(recorded.states, recorded.actions, options["goal_offset"], seed)
+    drawn = [env.reset(seed=PLAY_SEED + 1000 * seed + index)[1] for index in range(count)]
+    starts, goals = (np.stack([info[key] for info in drawn]) for key in ("state", "goal_state"))
+    return Segments(starts, goals, np.zeros((count, 0, 2), np.float32))
+
+
+def make_tasks(options: dict[str, Any], segments: Segments, from_states: bool) -> list[Task]:
+    """Return the tasks of a run, their goals as the agent takes them."""
+    env = build(options["env"], "env").unwrapped
+    if options["goal"] in ("play", "env"):
+        return segment_tasks(segments, options["seed"], env.render_state, from_states)
+    if from_states:
+        raise ConfigError("model=simulator needs a goal state: goal=play or goal=env")
+    picture = read_picture(Path(options["goal"]).expanduser())
+    return picture_tasks(segments.starts, options["seed"], picture)
+
+
+def read_picture(path: Path) -> NDArray[np.uint8]:
+    """Read a goal picture, uint8 [H,W,3], from .npy or any image file.
+
+    Raises:
+        ConfigError: the file is not a picture.
+    """
+    try:
+        if path.suffix == ".npy":
+            return np.load(path, allow_pickle=False)
+        return np.asarray(imageio.imread(path))[..., :3]
+    except (OSError, ValueError, SyntaxError) as error:
+        raise ConfigError(f"goal={path} cannot be read as a picture: {error}") from error
+
+
+def baselines(
+    options: dict[str, Any], tasks: Sequence[Task], segments: Segments, codec: ActionCodec
+) -> dict[str, Agent]:
+    """Return the policies that set the scale: random, no-op and, where recorded, replay."""
+    low, high = codec.low.numpy(), codec.high.numpy()
+    found: dict[str, Agent] = {
+        "random": RandomPolicy(low, high, mean=codec.mean.tolist(), std=codec.std.tolist()),
+        "no-op": NoOpPolicy(low, high),
+    }
+    if segments.actions.shape[1]:
+        recorded = {
+            task.seed: actions for task, actions in zip(tasks, segments.actions, strict=True)
+        }
+        found["replay"] = ReplayPolicy(low, high, recorded)
+    return found
+
+
+def run(
+    options: dict[str, Any],
+    name: str,
+    agent: Agent,
+    tasks: Sequence[Task],
+    rules: Rules,
+    on_episode: Callable[[Episode], None] | None = None,
+) -> list[Episode]:
+    """Run one agent over the tasks behind a progress bar."""
+    size = min(options["num_envs"], len(tasks))
+    envs = make_envs(lambda: build(options["env"], "env"), size)
+    with tqdm(desc=name, unit="step", file=sys.stderr) as bar:
+
+        def progress(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        try:
+            return run_episodes(envs, agent, tasks, rules, progress, on_episode)
+        finally:
+            envs.close()

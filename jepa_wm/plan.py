@@ -1,0 +1,102 @@
+"""Plan in an environment with a world model, and say how well it went.
+
+Run: ``python -m jepa_wm.plan env=pusht model=lewm.gguf``. Prints what it does, a progress bar and
+a table beside the baselines; writes the episodes, a video and figures into one folder.
+"""
+
+import sys
+from contextlib import redirect_stdout
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from jepa_wm.control.episode import Episode, Rules
+from jepa_wm.control.protocol import Segments
+from jepa_wm.control.statistics import Measure
+from jepa_wm.errors import ConfigError
+from jepa_wm.experiments.report import PlanReport
+from jepa_wm.experiments.setup import (
+    SIMULATOR,
+    Brain,
+    baselines,
+    load_brain,
+    make_agent,
+    make_segments,
+    make_tasks,
+    run,
+    simulator_brain,
+)
+from jepa_wm.launch import build, launch
+from jepa_wm.runtime import resolve_device, resolve_dtype
+from jepa_wm.viz.video import require_video
+
+
+def check(options: dict[str, Any]) -> None:
+    """Refuse what cannot work, before anything long begins."""
+    model = options["model"]
+    if model is None:
+        raise ConfigError("model is required: model=FILE.gguf, a bundled name, or model=simulator")
+    if not isinstance(model, str):
+        raise ConfigError(f"model={model!r} was read as a number; quote it: 'model=\"{model}\"'")
+    for name in ("episodes", "budget", "num_envs", "replan_every", "hold"):
+        if not isinstance(options[name], int) or options[name] < 1:
+            raise ConfigError(f"{name}={options[name]!r} must be a whole number >= 1")
+    if options["output"] not in ("text", "json"):
+        raise ConfigError(f"output={options['output']!r} is unknown; use text or json")
+    goal = options["goal"]
+    if goal not in ("play", "env") and not Path(str(goal)).expanduser().is_file():
+        raise ConfigError(
+            f"goal={goal!r}: use play (a later state of held-out play), env (the environment's own "
+            "goal) or the path of a picture (.png, .npy)"
+        )
+    require_video(options["video"])
+
+
+def run_ceiling(
+    options: dict[str, Any], brain: Brain, segments: Segments, rules: Rules
+) -> list[Episode]:
+    """Run the same planner with the simulator as its model, on the same episodes."""
+    ceiling = simulator_brain(options, brain.codec, "the model's")
+    agent = make_agent(options, ceiling, torch.device("cpu"))
+    tasks = make_tasks(options, segments, from_states=True)
+    return run(options, SIMULATOR, agent, tasks, replace(rules, frames=ceiling.frames, film=()))
+
+
+def main(options: dict[str, Any]) -> None:
+    """Load, plan, report."""
+    check(options)
+    if options["threads"] is not None:
+        torch.set_num_threads(int(options["threads"]))
+    device = resolve_device(str(options["device"]))
+    dtype = resolve_dtype(str(options["dtype"]), device)
+    brain = load_brain(options, options["model"], device, dtype)
+    agent = make_agent(options, brain, device)
+    segments = make_segments(options, build(options["env"], "env").unwrapped)
+    tasks = make_tasks(options, segments, brain.frames != "render")
+    rules = Rules(
+        budget=options["budget"],
+        success=options["task"]["success"],
+        hold=options["hold"],
+        frames=brain.frames,
+        states=options["task"]["state"],
+        film=range(options["film"]) if options["video"] != "none" else (),
+    )
+    measures = tuple(Measure(**measure) for measure in options["task"]["measures"])
+    with redirect_stdout(sys.stderr if options["output"] == "json" else sys.stdout):
+        report = PlanReport(options, brain.about, agent, rules, measures, (device, dtype))
+        report.announce()
+        report.add("planner", run(options, report.planner_name, agent, tasks, rules, report.keep))
+        if options["ceiling"]:
+            report.add(SIMULATOR, run_ceiling(options, brain, segments, rules))
+        if options["baselines"]:
+            for name, policy in baselines(tasks, segments, brain.codec).items():
+                report.add(name, run(options, name, policy, tasks, rules))
+        report.finish()
+    if options["output"] == "json":
+        print(report.json())
+
+
+if __name__ == "__main__":
+    launch(main, "plan")
