@@ -144,8 +144,9 @@ def _curve(axes: Axes, episode: Episode, distances: LatentDistances | None) -> N
         axes.plot(episode.plans["step"], episode.plans["cost"], "o-", color=BLUE, ms=3)
         title, y = "Cost the chosen plan foresaw", "cost (objective's unit)"
     else:
-        _say(axes, "no plans and no latent distances were recorded")
-        title, y = "Latent distance to the goal", "distance"
+        axes.set_axis_off()
+        _say(axes, "No plans and no latent distances were recorded.")
+        return
     finish_axes(axes, title=title, x="environment step", y=y)
     finish_legend(axes)
     axes.set_xlim(-0.5, max(episode.steps, 1) + 0.5)
