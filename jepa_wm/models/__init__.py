@@ -46,7 +46,7 @@ def load(
             f"{bundle.path}: jepa.family = {bundle.family} is not implemented (known: {known})"
         )
     model = family.build(bundle).to(device)
-    model.cast(dtype)
+    model.prepare(dtype)
     return model
 
 

@@ -111,9 +111,9 @@ POS_INTERP = {
     "dinov2_with_registers": "antialias",
     "vitv2": "offset0.1",
 }
+# what a bundle may ask of this graph
 GRAPH = {
     "jepa.enc.pos_type": ("learned", "sincos2d"),
-    "jepa.enc.attn_mode": ("full",),
     "jepa.enc.tubelet_size": (1,),
     "jepa.enc.modality_embed": (False,),
     "jepa_wm.enc.pos_interp": ("size", "offset0.1", "antialias"),
@@ -255,22 +255,19 @@ def _config_meta(config: Mapping[str, Any], is_timm_layout: bool) -> Meta:
 
 
 def _pos_interp(config: Mapping[str, Any], is_timm_layout: bool) -> Meta:
-    """Find the resampling rule of the source's own code; HF names without a config: none."""
-    if config.get("interpolate_antialias"):
-        if config.get("interpolate_offset"):
-            raise ConversionError(
-                "config.json: interpolate_offset with interpolate_antialias is not representable"
-            )
-        return {"jepa_wm.enc.pos_interp": "antialias"}
-    offset = config.get("interpolate_offset")
-    if offset is not None:
-        if offset not in (0, 0.1):
-            raise ConversionError(f"config.json: interpolate_offset {offset} is not 0 or 0.1")
-        return {"jepa_wm.enc.pos_interp": "offset0.1" if offset else "size"}
+    """Find the resampling rule of the source's own code; HF names without a config: none.
+
+    lite_ssl reads ``interpolate_offset`` and ignores its ``interpolate_antialias``.
+    """
+    kind, offset = config.get("model_type"), config.get("interpolate_offset")
+    if kind == "vitv2" and offset not in (None, 0, 0.1):
+        raise ConversionError(f"config.json: interpolate_offset {offset} is not 0 or 0.1")
+    if kind == "vitv2" and offset == 0:
+        return {"jepa_wm.enc.pos_interp": "size"}
+    if kind in POS_INTERP:
+        return {"jepa_wm.enc.pos_interp": POS_INTERP[kind]}
     if "architecture" in config:  # timm
         return {"jepa_wm.enc.pos_interp": "antialias"}
-    if config.get("model_type") in POS_INTERP:
-        return {"jepa_wm.enc.pos_interp": POS_INTERP[config["model_type"]]}
     return {"jepa_wm.enc.pos_interp": "offset0.1"} if is_timm_layout else {}
 
 

@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from jepa_wm.models.packed import PackedLinear, has_packed_kernels
+
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "gelu_erf": nn.GELU,
     "gelu_tanh": lambda: nn.GELU(approximate="tanh"),
@@ -18,23 +20,40 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 
 
 class Linear(nn.Linear):
-    """A linear layer that takes its input in the weights' dtype.
+    """A linear layer that takes its input in the weights' dtype and may be packed for inference.
 
-    With ``cast_linears`` only the matrices are reduced: tokens, norms and tables stay float32, so a
-    bfloat16 model loses precision in the products alone. Float32 weights leave the input to
-    autocast, for training.
+    Float32 weights leave the input to autocast, for training. Once packed, calls without gradients
+    use the packed weights, as long as the weights are not changed.
     """
+
+    packed: PackedLinear | None = None
+    packed_version: int = -1
+
+    def pack(self) -> None:
+        """Prepare for inference where this PyTorch can (``packed``)."""
+        if has_packed_kernels(self.weight.device):
+            self.packed = PackedLinear(self.weight, self.bias, self.weight.dtype)
+            self.packed_version = self.weight._version
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [..,in] to [..,out]."""
-        return super().forward(x if self.weight.dtype == torch.float32 else x.to(self.weight.dtype))
+        dtype = self.weight.dtype
+        x = x if dtype == torch.float32 else x.to(dtype)
+        packed = self.packed
+        if packed is None or torch.is_grad_enabled() or self.weight._version != self.packed_version:
+            return super().forward(x)
+        return packed(x)
 
 
-def cast_linears(module: nn.Module, dtype: torch.dtype) -> None:
-    """Cast the weights of every ``Linear`` in ``module`` to ``dtype``, in place."""
+def prepare_linears(module: nn.Module, dtype: torch.dtype) -> None:
+    """Cast the weights of every ``Linear`` in ``module`` to ``dtype`` and pack them, in place.
+
+    Tokens, norms and tables stay float32, so a bfloat16 model loses precision in products alone.
+    """
     for part in module.modules():
         if isinstance(part, Linear):
             part.to(dtype)
+            part.pack()
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> Tensor:

@@ -74,13 +74,7 @@ VIT_SIZES = {
     "tiny": (192, 12, 3), "small": (384, 12, 6), "base": (768, 12, 12), "large": (1024, 24, 16),
     "huge": (1280, 32, 16),
 }  # fmt: skip
-GRAPH = {
-    **hfvit.GRAPH,
-    "jepa.enc.cls_token": (True,),
-    "jepa.pred.kind": ("lewm",),
-    "jepa.pred.frame_causal": (True,),
-    "jepa.pred.state_dim": (0,),
-}
+GRAPH = {**hfvit.GRAPH, "jepa.pred.state_dim": (0,)}
 
 
 def fold_batch_norm(

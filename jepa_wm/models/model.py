@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from jepa_wm.bundle.reader import Bundle
-from jepa_wm.models.layers import cast_linears
+from jepa_wm.models.layers import prepare_linears
 from jepa_wm.models.preprocess import Preprocess
 from jepa_wm.models.vit import EncoderConfig, ViT
 
@@ -51,9 +51,9 @@ class Model(nn.Module):
         flat = pixels.reshape(-1, *pixels.shape[-3:]).to(self.device, torch.float32)
         return self.enc.embed(flat).float().reshape(*lead, -1)
 
-    def cast(self, dtype: torch.dtype) -> None:
-        """Reduce the matrices to ``dtype`` in place; norms, tokens and tables stay float32."""
-        cast_linears(self, dtype)
+    def prepare(self, dtype: torch.dtype) -> None:
+        """Reduce the matrices to ``dtype`` and pack them; norms, tokens and tables stay float32."""
+        prepare_linears(self, dtype)
 
 
 def encoder_config(bundle: Bundle) -> EncoderConfig:
