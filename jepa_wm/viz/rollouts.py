@@ -90,8 +90,9 @@ def filmstrip(
         raise ValueError(f"nearest has {len(nearest)} frames for {len(decisions)} decisions")
     shown = _thin(len(decisions), most - 1)
     columns, rows = len(shown) + 2, 1 if nearest is None else 2
-    figure = new_figure(max(1.3 * columns, 5.2), 1.5 * rows + 2.5)
-    grid = figure.add_gridspec(2, 1, height_ratios=(1.5 * rows, 2.5))
+    below = 2.5 if distances is not None or "cost" in episode.plans else 0.7  # inches of curve
+    figure = new_figure(max(1.3 * columns, 5.2), 1.5 * rows + below)
+    grid = figure.add_gridspec(2, 1, height_ratios=(1.5 * rows, below))
     strip, curve = figure.add_subfigure(grid[0]), figure.add_subfigure(grid[1])
     tiles: np.ndarray = strip.subplots(rows, columns, squeeze=False)
     for tile in tiles.flat:
