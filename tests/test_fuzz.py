@@ -76,7 +76,7 @@ def put_count(data, at, rng):
 
 
 def put_length(data, at, rng):
-    """Replace the length in front of a key or name: where ``jepa`` or ``enc.`` begins, 8 bytes back."""
+    """Replace the length in front of a key or name, 8 bytes before its first letter."""
     found = data.find(rng.choice((b"jepa.", b"enc.", b"pred.", b"general.")), at)
     if found >= 8:
         data[found - 8 : found] = struct.pack("<Q", rng.choice(INTERESTING) % (1 << 64))

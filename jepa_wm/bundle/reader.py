@@ -238,8 +238,8 @@ def _operand_faults(stored: Mapping[str, StoredTensor], shapes: Mapping[str, Any
 def _trailing(file: BufferedReader, header: Header, size: int) -> Iterator[str]:
     """Yield a note where more follows the last tensor than zeros up to one alignment unit."""
     extra = size - header.end
-    if extra <= 0:
-        return
+    if extra <= 0 or any(stored.n_bytes is None for stored in header.tensors.values()):
+        return  # where a size is unknown, so is the end
     file.seek(header.end)
     tail = file.read(min(extra, header.alignment))
     if extra > header.alignment or any(tail):
