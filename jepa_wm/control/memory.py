@@ -42,9 +42,7 @@ class Memory:
         self.context: Context | None = None
         self.plan: Plan | None = None
         self.queue = np.zeros((self.batch, 0, 0), dtype=np.float32)  # env actions still to execute
-        self.executed = torch.zeros(
-            self.batch, 0, action_dim, device=goal_z.device
-        )  # blocks of the plan as executed [n,k,A]
+        self.executed = torch.zeros(self.batch, 0, action_dim, device=goal_z.device)
         self.blocks_done = 0
         self.decisions: list[Decision] = []
 

@@ -5,6 +5,7 @@ executed. The world model, the planner and the objective arrive as arguments; fr
 the world model's ``preprocess`` takes, so the same loop drives a pixel model and a simulator.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -35,9 +36,10 @@ class RolloutCost:
         objective: Factory, goal latents -> objective.
         goal_z: Goal latents [B,*L].
         context: What is known about the past, B rows.
-        chunk: Most candidates in one rollout, or None for all B * S at once. Whole rows go together
-            while they fit, so with ``chunk = S`` every row is rolled out alone and its costs are
-            the same bits whoever else is planned for; below S a row is split.
+        chunk: Most candidates in one rollout, or None for no limit. Whole rows go together while
+            they fit; below S a row is split.
+        rows: Most rows in one rollout, or None for no limit. With 1 a row's costs are the same bits
+            whoever else is planned for, since matrix products may round by their size.
     """
 
     world_model: WorldModel
@@ -45,12 +47,13 @@ class RolloutCost:
     goal_z: Tensor
     context: Context
     chunk: int | None = None
+    rows: int | None = None
 
     def __call__(self, actions: Tensor) -> Tensor:
         """Cost float32 [B,S] of solver-space actions [B,S,H,A]."""
         B, S = actions.shape[:2]
         chunk = self.chunk or B * S
-        rows = max(1, chunk // S)
+        rows = min(max(1, chunk // S), self.rows or B)
         return torch.cat(
             [self._rows(actions, slice(at, at + rows), chunk) for at in range(0, B, rows)]
         )
@@ -105,8 +108,8 @@ class MPC:
             shrink_horizon: Never plan past the budget: H = min(horizon, blocks left).
             warm_start: Start each solve from the shifted rest of the last plan, else cold.
             chunk: Most candidates per rollout (``RolloutCost.chunk``).
-            encode_rows: Most frames per encode call; None takes all rows at once. 1 makes latents
-                independent of who else is active, bit for bit.
+            encode_rows: Most rows per model call, encode and rollout alike; None takes all at once.
+                With 1 no bit of a row depends on who else is active.
 
         Raises:
             ValueError: the parts do not fit together; all faults at once.
@@ -254,7 +257,9 @@ class MPC:
         ]
         start = self._start()
         assert now.context is not None  # the first act observes
-        cost = RolloutCost(self.world_model, self.objective, now.goal_z, now.context, self.chunk)
+        cost = RolloutCost(
+            self.world_model, self.objective, now.goal_z, now.context, self.chunk, self.encode_rows
+        )
         plan = self.planner.plan(cost, start, self._bounds, generators)
         executed = min(self.replan_every, plan.actions.shape[1])
         actions = self.codec.decode(plan.actions[:, :executed])  # [n, executed * block, a]
@@ -273,12 +278,12 @@ class MPC:
             start = self.planner.shift(now.plan, now.executed.shape[1])
         if not self.shrink_horizon or now.budget is None:
             return start
-        left = max(
-            1, -(-(now.budget - now.step) // self.codec.block)
-        )  # blocks, the last may be partial
+        left = max(1, math.ceil((now.budget - now.step) / self.codec.block))  # blocks
         return replace(start, actions=start.actions[:, :left], std=start.std[:, :left])
 
 
 def _tensor(values: Frames) -> Tensor:
     """Take numpy of any strides, lists or a tensor."""
-    return values if isinstance(values, Tensor) else torch.from_numpy(np.ascontiguousarray(values))
+    if isinstance(values, Tensor):
+        return values
+    return torch.from_numpy(np.require(values, requirements=["C", "W"]))  # copies where it must
