@@ -6,6 +6,7 @@ Ctrl-C saves a checkpoint; ``resume=runs/lewm/checkpoint.pt`` continues exactly.
 """
 
 import os
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,9 @@ def main(options: dict[str, Any]) -> None:
     if trainer.rank == 0:
         path = export(trainer, out / "lewm.gguf")
         training_curves(out / "metrics.jsonl").savefig(out / "curves.png", dpi=120)
-        print(f"{path}: {trainer.probe()}")
+        print(path)
+        for name, value in asdict(trainer.probe()).items():
+            print(f"{name:<9} {value:.4f}")
     if dist.is_initialized():
         dist.destroy_process_group()
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
-import imageio.v3 as imageio
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image, UnidentifiedImageError
 from tqdm import tqdm
 
 from jepa_wm.bundle.reader import Bundle, find_bundle
@@ -167,8 +167,8 @@ def read_picture(path: Path) -> NDArray[np.uint8]:
     try:
         if path.suffix == ".npy":
             return np.load(path, allow_pickle=False)
-        return np.asarray(imageio.imread(path))[..., :3]
-    except (OSError, ValueError, SyntaxError) as error:
+        return np.asarray(Image.open(path).convert("RGB"))
+    except (OSError, ValueError, UnidentifiedImageError) as error:
         raise ConfigError(f"goal={path} cannot be read as a picture: {error}") from error
 
 

@@ -6,6 +6,7 @@ resumed run repeats the uninterrupted one, and n ranks with B/n sequences follow
 
 import json
 import math
+import pickle
 import time
 import warnings
 from collections.abc import Iterator
@@ -26,7 +27,11 @@ from jepa_wm.training.losses import prediction_loss, random_directions, sigreg
 from jepa_wm.training.network import BatchNorm, NetworkConfig, TrainingNetwork, state_targets
 from jepa_wm.training.probes import ProbeResult, effective_rank, probe
 
-_COLLAPSED_STD, _COLLAPSED_RANK = 0.05, 2.0
+_UNREADABLE = (
+    OSError, EOFError, RuntimeError, KeyError, ValueError, TypeError, pickle.UnpicklingError,
+)  # fmt: skip
+_COLLAPSED_STD = 0.05
+_COLLAPSED_SHARE = 1 / 8  # effective rank as a share of the live columns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,7 +264,7 @@ class Trainer:
                 "images_per_second": rate * self.config.batch * live.shape[1],
             }
             sink.write(json.dumps({"kind": "train", **extra, **record}) + "\n")
-        if std_min < _COLLAPSED_STD or rank < min(_COLLAPSED_RANK, live.shape[-1]):
+        if std_min < _COLLAPSED_STD or rank < max(1.5, _COLLAPSED_SHARE * live.shape[-1]):
             warnings.warn(
                 f"step {self.step}: the latent is collapsing (smallest standard deviation "
                 f"{std_min:.3f}, effective rank {rank:.1f} of {live.shape[-1]}); raise "
@@ -327,8 +332,11 @@ class Trainer:
                 raise ConfigError(f"{path} is from a run with other settings: {differing}")
             self.network.load_state_dict(saved["network"])
             self.optimizer.load_state_dict(saved["optimizer"])
-        except (OSError, RuntimeError, KeyError, ValueError, TypeError, EOFError) as error:
-            raise ConfigError(f"{path} is not a checkpoint of this trainer: {error}") from error
+        except _UNREADABLE as error:
+            first_line = str(error).partition("\n")[0]
+            raise ConfigError(
+                f"{path} is not a checkpoint of this trainer: {first_line}"
+            ) from error
         self.step = step
 
 

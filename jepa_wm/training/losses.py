@@ -3,13 +3,31 @@
 Paper: LeWM, arXiv 2603.19312, section 3; SIGReg from LeJEPA, arXiv 2511.08544.
 """
 
+from typing import Any
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.nn.functional import all_reduce
+from torch.autograd import Function
 
 KNOTS = 17
 LAST_KNOT = 3.0
+
+
+class _SumOverRanks(Function):
+    """Sum over ranks; the gradient of a sum is the sum of all ranks' gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        total = x.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> Tensor:
+        total = upstream[0].clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total)
+        return total
 
 
 def mean_over_ranks(x: Tensor) -> Tensor:
@@ -20,7 +38,8 @@ def mean_over_ranks(x: Tensor) -> Tensor:
     """
     if not (dist.is_initialized() and dist.get_world_size() > 1):
         return x
-    return all_reduce(x.contiguous()) / dist.get_world_size()
+    total: Tensor = _SumOverRanks.apply(x)
+    return total / dist.get_world_size()
 
 
 def random_directions(dim: int, count: int, generator: torch.Generator) -> Tensor:

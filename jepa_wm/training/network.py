@@ -113,7 +113,8 @@ class BatchNorm(nn.Module):
             return x * scale + (self.bias - self.running_mean * scale)
         axes = tuple(range(x.ndim - 1))
         moments = torch.stack([x.float().mean(axes), x.float().square().mean(axes)])
-        mean, square = mean_over_ranks(moments)
+        # a frozen pass may be one rank's own (a probe): it must not wait for the others
+        mean, square = moments if self.frozen else mean_over_ranks(moments)
         var = square - mean.square()
         if not self.frozen:
             self._accumulate(mean.detach(), var.detach())
