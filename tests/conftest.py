@@ -1,4 +1,4 @@
-"""A tiny random bundle for every family, written by the real writer; other tests start from these."""
+"""A tiny random bundle for every family, through the real writer; other tests start from these."""
 
 import pytest
 from bundle.tiny import TINY_LEWM, random_tensors

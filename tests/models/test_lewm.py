@@ -386,7 +386,7 @@ def test_without_a_config_the_heads_must_be_given(checkpoint, tmp_path):
 
 
 def test_an_encoder_this_graph_does_not_have_is_refused(tiny):
-    path = tiny("lewm", **{"jepa.enc.tubelet_size": 2})
+    path = tiny("lewm", **{"jepa.enc.tubelet_size": 2, "jepa.enc.n_frames": 2})
     with pytest.raises(BundleError, match=r"jepa\.enc\.tubelet_size = 2 \(a lewm has 1\)"):
         load_world_model(path, CPU)
 

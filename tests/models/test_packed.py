@@ -1,0 +1,64 @@
+"""Packed linear layers: the plain functions' numbers, rows independent of each other."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from jepa_wm.models.layers import Linear, prepare_linears
+from jepa_wm.models.packed import ACTIVATIONS, PackedLinear, has_packed_kernels
+
+CPU = torch.device("cpu")
+ACTS = {
+    "none": lambda x: x,
+    "gelu_erf": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "silu": F.silu,
+}
+
+
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize("act", sorted(ACTIVATIONS))
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("lead", [(1,), (7,), (2, 5), (2, 3, 4)])
+def test_is_the_linear_layer_and_its_activation(act, bias, lead, packed):
+    if packed and not has_packed_kernels(CPU):
+        pytest.skip("this PyTorch has no packed kernels")
+    weight, x = torch.randn(12, 10), torch.randn(*lead, 10)
+    offset = torch.randn(12) if bias else None
+    layer = PackedLinear(weight, offset, torch.float32, act)
+    if not packed:
+        layer.is_packed, layer.weight = False, weight
+    wanted = ACTS[act](
+        F.linear(x.double(), weight.double(), None if offset is None else offset.double())
+    )
+    torch.testing.assert_close(layer(x).double(), wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.skipif(not has_packed_kernels(CPU), reason="plain kernels do not promise it")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_row_is_the_same_in_any_company(dtype):
+    layer = PackedLinear(torch.randn(96, 80), torch.randn(96), dtype, "gelu_erf")
+    x = torch.randn(700, 80).to(dtype)
+    together = layer(x)
+    for rows in (1, 3, 17, 64, 320):
+        assert torch.equal(layer(x[:rows].clone()), together[:rows]), rows
+
+
+def test_a_linear_follows_changed_weights_and_gradients():
+    layer, x = Linear(6, 5), torch.randn(4, 6)
+    prepare_linears(layer, torch.float32)
+    with torch.no_grad():
+        before = layer(x)
+        layer.weight.mul_(2)
+        changed = layer(x)
+    torch.testing.assert_close(changed - layer.bias, 2 * (before - layer.bias))
+    loss = layer(x).sum()
+    loss.backward()
+    assert layer.weight.grad.abs().sum() > 0
+
+
+def test_reduced_weights_take_any_input():
+    layer = Linear(6, 5)
+    prepare_linears(layer, torch.bfloat16)
+    with torch.inference_mode():
+        assert layer(torch.randn(4, 6)).dtype == torch.bfloat16

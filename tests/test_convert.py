@@ -1,0 +1,258 @@
+"""The converter's doors: files, wrappers, command line. Families test what they make of it."""
+
+import json
+import socket
+import sys
+
+import pytest
+import torch
+
+from jepa_wm.bundle.reader import Bundle
+from jepa_wm.convert import convert, main, parse_settings
+from jepa_wm.errors import ConversionError
+from jepa_wm.models import FAMILIES
+from jepa_wm.models.checkpoint import open_source
+from jepa_wm.runtime import command
+
+ANCHORS = FAMILIES["hfvit"].anchors
+D, P = 8, 2
+GIVEN = [
+    "enc.n_head=2", "pre.mean=0.5,0.5,0.5", "pre.std=0.5,0.5,0.5", "pre.resize_short=8",
+    "pre.crop=8", "pre.resample=bilinear", "pre.resize_mode=squash",
+]  # fmt: skip
+
+
+def state(seed=0):
+    """A one-layer ViT in timm's names."""
+    generator = torch.Generator().manual_seed(seed)
+    shapes = {
+        "cls_token": (1, 1, D), "pos_embed": (1, 17, D), "patch_embed.proj.weight": (D, 3, P, P),
+        "patch_embed.proj.bias": (D,), "norm.weight": (D,), "norm.bias": (D,),
+        "blocks.0.norm1.weight": (D,), "blocks.0.norm1.bias": (D,),
+        "blocks.0.attn.qkv.weight": (3 * D, D), "blocks.0.attn.qkv.bias": (3 * D,),
+        "blocks.0.attn.proj.weight": (D, D), "blocks.0.attn.proj.bias": (D,),
+        "blocks.0.norm2.weight": (D,), "blocks.0.norm2.bias": (D,),
+        "blocks.0.mlp.fc1.weight": (16, D), "blocks.0.mlp.fc1.bias": (16,),
+        "blocks.0.mlp.fc2.weight": (D, 16), "blocks.0.mlp.fc2.bias": (D,),
+    }  # fmt: skip
+    return {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+
+
+@pytest.fixture
+def saved(tmp_path):
+    def save(value, name="model.pt"):
+        torch.save(value, tmp_path / name)
+        return tmp_path / name
+
+    return save
+
+
+def run(source, out, *more):
+    settings = [part for pair in GIVEN for part in ("--set", pair)]
+    main(["--family", "hfvit", "--src", str(source), "--out", str(out), *settings, *more])
+    return Bundle.open(out)
+
+
+def prefixed(weights, prefix):
+    return {prefix + name: tensor for name, tensor in weights.items()}
+
+
+# wrappers
+
+
+@pytest.mark.parametrize("prefix", ["", "module.", "module.backbone."])
+@pytest.mark.parametrize("wrapper", ["encoder", "target_encoder", "state_dict", "model", None])
+def test_wrappers_and_prefixes_give_identical_tensors(saved, wrapper, prefix):
+    weights = prefixed(state(), prefix)
+    value = weights if wrapper is None else {wrapper: weights, "epoch": 3, "opt": {"lr": 0.1}}
+    source = open_source(saved(value), ANCHORS)
+    assert source.entry == (wrapper or "")
+    assert source.tensors.keys() == state().keys()
+    assert all(torch.equal(source.tensors[n], t) for n, t in state().items())
+
+
+def test_two_different_encoders_need_a_choice(saved):
+    path = saved({"encoder": state(0), "target_encoder": prefixed(state(1), "module.")})
+    with pytest.raises(ConversionError, match=r"'encoder', 'target_encoder'.*--encoder-key"):
+        open_source(path, ANCHORS)
+    with pytest.raises(ConversionError, match="'ema' not found; entries: 'encoder', 'target_enc"):
+        open_source(path, ANCHORS, "ema")
+    chosen = open_source(path, ANCHORS, "target_encoder")
+    assert torch.equal(chosen.tensors["norm.bias"], state(1)["norm.bias"])
+
+
+def test_two_models_in_one_flat_dict_need_a_choice_too(saved):
+    path = saved(prefixed(state(0), "student.") | prefixed(state(1), "teacher.backbone."))
+    with pytest.raises(ConversionError, match="'student', 'teacher'"):
+        open_source(path, ANCHORS)
+    chosen = open_source(path, ANCHORS, "teacher")
+    assert chosen.tensors.keys() == state().keys()
+    assert torch.equal(chosen.tensors["norm.bias"], state(1)["norm.bias"])
+
+
+def test_two_equal_encoders_need_none(saved):
+    source = open_source(saved({"encoder": state(), "target_encoder": state()}), ANCHORS)
+    assert source.entry == "encoder"
+
+
+def test_metadata_records_entry_and_hash_and_both_follow_the_choice(saved, tmp_path):
+    path = saved({"encoder": state(0), "target_encoder": state(1)})
+    found = {}
+    for key in ("encoder", "target_encoder"):
+        bundle = run(path, tmp_path / f"{key}.gguf", "--encoder-key", key)
+        found[key] = (bundle.get("jepa_wm.source.entry"), bundle.get("jepa_wm.source.sha256"))
+    assert [entry for entry, _ in found.values()] == ["encoder", "target_encoder"]
+    hashes = {digest for _, digest in found.values()}
+    assert len(hashes) == 2 and all(len(digest) == 64 for digest in hashes)
+
+
+def test_tensors_beside_the_prefix_stay_in_sight(saved, tmp_path):
+    path = saved(prefixed(state(), "vit.") | {"stranger": torch.ones(2)})
+    with pytest.raises(ConversionError, match="1 left over: stranger"):
+        run(path, tmp_path / "x.gguf")
+    assert not (tmp_path / "x.gguf").exists()
+
+
+# files
+
+
+@pytest.mark.parametrize("suffix", ["pt", "safetensors"])
+@pytest.mark.parametrize("part", [0.0, 0.25, 0.5, 0.75, 0.99])
+def test_a_truncated_source_leaves_no_output(tmp_path, saved, suffix, part):
+    path = tmp_path / f"model.{suffix}"
+    if suffix == "pt":
+        saved(state())
+    else:
+        from safetensors.torch import save_file
+
+        save_file(state(), path)
+    data = path.read_bytes()
+    path.write_bytes(data[: int(len(data) * part)])
+    with pytest.raises(ConversionError, match=f"model.{suffix} cannot be read"):
+        run(path, tmp_path / "x.gguf")
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("name", ["weights.pt", "model.safetensors"])
+def test_a_git_lfs_pointer_is_named(tmp_path, name):
+    (tmp_path / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\n")
+    with pytest.raises(ConversionError, match=f"{name} is a git LFS pointer"):
+        open_source(tmp_path, ANCHORS)
+
+
+class Malicious:
+    def __reduce__(self):
+        return (print, ("executed",))
+
+
+def test_a_pickle_that_runs_code_is_refused_unrun(saved, capsys):
+    path = saved({"state_dict": state(), "x": Malicious()})
+    with pytest.raises(ConversionError, match="needs code to load"):
+        open_source(path, ANCHORS)
+    assert "executed" not in capsys.readouterr().out
+
+
+def test_what_is_not_there_or_not_clear_is_said(tmp_path, saved):
+    with pytest.raises(ConversionError, match="no such file"):
+        open_source(tmp_path / "nothing", ANCHORS)
+    with pytest.raises(ConversionError, match="found none"):
+        open_source(tmp_path, ANCHORS)
+    saved(state(), "a.pt"), saved(state(), "b.pth")
+    with pytest.raises(ConversionError, match=r"found a\.pt, b\.pth"):
+        open_source(tmp_path, ANCHORS)
+    with pytest.raises(ConversionError, match="holds a list"):
+        open_source(saved([1, 2], "list.pt"), ANCHORS)
+    with pytest.raises(ConversionError, match="0 tensors matched"):
+        open_source(saved({"a": torch.ones(1)}, "other.pt"), ANCHORS)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "\xff"])
+def test_a_broken_config_is_named(tmp_path, saved, text):
+    path = saved(state())
+    (tmp_path / "config.json").write_bytes(text.encode("latin-1"))
+    with pytest.raises(ConversionError, match=r"config\.json"):
+        open_source(path, ANCHORS)
+
+
+def test_sharded_weights_are_refused(tmp_path):
+    (tmp_path / "model.safetensors.index.json").write_text("{}")
+    with pytest.raises(ConversionError, match="sharded"):
+        open_source(tmp_path, ANCHORS)
+
+
+def test_conversion_opens_no_socket(saved, tmp_path, monkeypatch):
+    def blocked(*_):
+        raise AssertionError("a socket was opened")
+
+    monkeypatch.setattr(socket, "socket", blocked)
+    assert run(saved(state()), tmp_path / "x.gguf").family == "hfvit"
+
+
+def test_not_a_number_is_refused(saved, tmp_path):
+    weights = state()
+    weights["norm.bias"][3] = float("nan")
+    with pytest.raises(Exception, match=r"enc\.norm\.bias") as caught:
+        run(saved(weights), tmp_path / "x.gguf")
+    assert caught.type.__mro__[1].__name__ == "JepaError"
+    assert not (tmp_path / "x.gguf").exists()
+
+
+# command line
+
+
+def test_report_counts_what_was_matched(saved, tmp_path, capsys):
+    run(saved(state() | {"head.weight": torch.ones(2, D)}), tmp_path / "x.gguf")
+    assert "matched 18/18 required source tensors, 1 skipped" in capsys.readouterr().out
+
+
+def test_name_licence_and_file_type(saved, tmp_path):
+    path = saved(state())
+    (tmp_path / "README.md").write_text("---\ntags: [a]\nlicense: apache-2.0\n---\n# Card\n")
+    bundle = run(path, tmp_path / "x.gguf", "--name", "my-vit", "--ftype", "f16")
+    assert bundle.get("general.name") == "my-vit" and bundle.get("general.file_type") == 1
+    assert bundle.get("general.license") == "apache-2.0"
+    assert run(path, tmp_path / "y.gguf").get("general.name") == "model"
+
+
+def test_settings_are_typed_by_the_schema():
+    given = parse_settings(
+        ["enc.n_head=6", "jepa.enc.ln_eps=1e-12", "pre.mean=0.1, 0.2,0.3",
+         "jepa_wm.action.std=0.5,1", "general.license=mit", "enc.act=gelu"]
+    )  # fmt: skip
+    assert given == {
+        "jepa.enc.n_head": 6, "jepa.enc.ln_eps": 1e-12, "jepa.pre.mean": (0.1, 0.2, 0.3),
+        "jepa_wm.action.std": (0.5, 1.0), "general.license": "mit", "jepa.enc.act": "gelu_erf",
+    }  # fmt: skip
+
+
+def test_all_wrong_settings_are_listed():
+    with pytest.raises(ConversionError) as caught:
+        parse_settings(["enc.heads=6", "enc.n_head", "enc.n_head=six", "pre.resample=lanczos"])
+    text = str(caught.value)
+    for part in ("enc.heads=6", "'enc.n_head'", "enc.n_head=six", "bilinear, bicubic"):
+        assert part in text
+
+
+def test_a_mistake_is_one_line_and_status_one(tmp_path, capsys, monkeypatch):
+    arguments = ["--family", "hfvit", "--src", str(tmp_path / "no"), "--out", str(tmp_path / "x")]
+    monkeypatch.setattr(sys, "argv", ["convert", *arguments])
+    with pytest.raises(SystemExit) as stopped:
+        command(lambda: main(arguments))
+    assert stopped.value.code == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and error.count("\n") == 1
+
+
+def test_an_impossible_place_is_one_of_our_errors(saved, tmp_path):
+    given = parse_settings(GIVEN)
+    with pytest.raises(Exception, match="no/such") as caught:
+        convert("hfvit", saved(state()), tmp_path / "no/such/x.gguf", "f32", given)
+    assert caught.type.__mro__[1].__name__ == "JepaError"
+
+
+def test_a_user_may_overrule_the_config_but_not_the_tensors(saved, tmp_path):
+    path = saved(state())
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "vitv2", "num_heads": 4}))
+    assert run(path, tmp_path / "x.gguf").get("jepa.enc.n_head") == 2
+    with pytest.raises(ConversionError, match="embed_dim is 8 by the tensors, but 16 is stated"):
+        run(path, tmp_path / "y.gguf", "--set", "enc.embed_dim=16")
