@@ -112,6 +112,8 @@ def _cut(
     depths = [sign * (point[axis] - bound) for point in polygon]
     if min(depths) >= 0:
         return polygon
+    if max(depths) <= 0:
+        return []
     kept = []
     for index, (point, depth) in enumerate(zip(polygon, depths, strict=True)):
         before, depth_before = polygon[index - 1], depths[index - 1]

@@ -7,6 +7,7 @@ this module (or make ``jepa_wm.envs.pusht:jepa_wm/PushT-v0``) to register it::
     env = gymnasium.make("jepa_wm.envs.pusht:jepa_wm/PushT-v0", observation="state")
 """
 
+import math
 from typing import Any
 
 import gymnasium as gym
@@ -253,7 +254,7 @@ class PushT(gym.Env[Observation, NDArray[np.float32]]):
             return min(info["coverage"] / metrics.COVERAGE_THRESHOLD, 1.0)
         if self._success == "block":
             return -info["block_err"]
-        return -float(np.linalg.norm(self._goal - state))
+        return -math.dist(self._goal.tolist(), state.tolist())
 
 
 def _check_choices(**given: str) -> None:

@@ -29,6 +29,7 @@ BLOCK_EDGE, BLOCK = (119, 136, 153), (143, 163, 184)
 MARK = (231, 76, 60)
 MARGIN = 5  # px that edges and rounding may reach past the outline
 NEAR = 9  # px from the canvas border within which walls are drawn
+EVERYWHERE, NOWHERE = (0, 0, CANVAS, CANVAS), (0, 0, 0, 0)
 LOST = 10_000  # px away from which a block is not drawn at all
 
 Pose = Sequence[float]
@@ -186,7 +187,15 @@ class PushTRenderer:
             self._draw_walls()
         for start, end in marks:
             pygame.draw.aalines(self._canvas, MARK, False, _rounded([start, end]))
-        return boxes
+        return [self._changed()] if EVERYWHERE in boxes else boxes
+
+    def _changed(self) -> Box:
+        """Return the box of all pixels that differ from the background."""
+        differs = self._pixels.view(np.uint32)[..., 0] != self._background.view(np.uint32)[..., 0]
+        rows, columns = np.flatnonzero(differs.any(axis=1)), np.flatnonzero(differs.any(axis=0))
+        if not len(rows):
+            return NOWHERE
+        return int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1
 
     def _restore(self, boxes: list[Box]) -> None:
         for box in boxes:
@@ -243,7 +252,7 @@ def _block_box(corners: list[tuple[float, float]]) -> Box:
     values = [value for corner in corners for value in corner]
     if min(values) >= 0 and max(values) <= CANVAS - 1:
         return _box(corners, MARGIN)
-    return (0, 0, CANVAS, CANVAS) if max(map(abs, values)) < LOST else (0, 0, 0, 0)
+    return EVERYWHERE if max(map(abs, values)) < LOST else NOWHERE
 
 
 def _box(points: Sequence[Sequence[float]], margin: float) -> Box:

@@ -530,7 +530,7 @@ def test_info_agrees_with_the_metrics_and_is_complete():
         assert info["pos_err"] == metrics.position_error(state, goal)
         assert info["block_err"] == metrics.block_error(state, goal)
         assert info["angle_err"] == metrics.angle_error(state, goal)
-        assert reward == -np.linalg.norm(goal - state)
+        assert reward == pytest.approx(-np.linalg.norm(goal - state), abs=1e-9)
         assert np.array_equal(info["state"], state)
         assert np.array_equal(info["goal_state"], goal)
         assert np.array_equal(info["proprio"], state[[0, 1, 5, 6]])
