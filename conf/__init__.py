@@ -1,0 +1,1 @@
+"""Configuration, YAML only; a package so that Hydra finds it when installed."""

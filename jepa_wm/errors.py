@@ -1,12 +1,13 @@
 """The errors of the house: one base class, one class a cause.
 
-Wrong arguments raise the standard ``ValueError``/``TypeError``; files, conversion and configuration raise these. The
-command line catches ``JepaError`` and prints it as one line (``jepa_wm.runtime.command``).
+Wrong arguments raise the standard ``ValueError``/``TypeError``; files, conversion and
+configuration raise these. The command line catches ``JepaError`` and prints it as one line
+(``jepa_wm.runtime.command``).
 """
 
 
 class JepaError(Exception):
-    """Base of every error a user can cause; its text names the file or field, what was found and what is right."""
+    """Base of every error a user can cause: the file or field, what was found, what is right."""
 
 
 class BundleError(JepaError):

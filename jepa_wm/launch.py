@@ -6,6 +6,7 @@ Leaves call ``launch``; whatever a user gets wrong ends in one line on stderr an
 import os
 import sys
 from collections.abc import Callable
+from importlib import resources
 from typing import Any
 
 import hydra
@@ -43,6 +44,26 @@ def build(node: dict[str, Any], what: str) -> Any:
     except InstantiationException as error:
         cause = error.__cause__ or error
         raise ConfigError(f"{what}: {_one_line(cause)}") from error
+
+
+def preset(group: str, name: str, **changes: Any) -> Any:
+    """Instantiate ``conf/<group>/<name>.yaml``, with some of its values changed.
+
+    Args:
+        group: ``planner``, ``objective`` or ``env``.
+        name: File name without ``.yaml``.
+        changes: Values that replace the file's.
+
+    Raises:
+        ConfigError: there is no such file, or it does not take the values.
+    """
+    folder = resources.files("jepa_wm.conf") / group
+    path = folder / f"{name}.yaml"
+    if not path.is_file():
+        names = sorted(f.name.removesuffix(".yaml") for f in folder.iterdir() if ".yaml" in f.name)
+        raise ConfigError(f"no preset {group}={name}; there are {', '.join(names)}")
+    node = OmegaConf.to_container(OmegaConf.create(path.read_text()))
+    return build({**node, **changes}, f"{group}={name}")  # type: ignore[dict-item]
 
 
 def launch(main: Callable[[dict[str, Any]], None], config_name: str) -> None:

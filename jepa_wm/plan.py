@@ -5,6 +5,7 @@ a table beside the baselines; writes the episodes, a video and figures into one 
 """
 
 import sys
+from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
@@ -12,12 +13,12 @@ from typing import Any
 
 import torch
 
-from jepa_wm.control.episode import Episode, Rules
-from jepa_wm.control.protocol import Segments
+from jepa_wm.control.episode import Episode, Rules, Task
 from jepa_wm.control.statistics import Measure
 from jepa_wm.errors import ConfigError
 from jepa_wm.experiments.report import PlanReport
 from jepa_wm.experiments.setup import (
+    GOALS,
     SIMULATOR,
     Brain,
     baselines,
@@ -46,7 +47,7 @@ def check(options: dict[str, Any]) -> None:
     if options["output"] not in ("text", "json"):
         raise ConfigError(f"output={options['output']!r} is unknown; use text or json")
     goal = options["goal"]
-    if goal not in ("play", "env") and not Path(str(goal)).expanduser().is_file():
+    if goal not in GOALS and not Path(str(goal)).expanduser().is_file():
         raise ConfigError(
             f"goal={goal!r}: use play (a later state of held-out play), env (the environment's own "
             "goal) or the path of a picture (.png, .npy)"
@@ -55,12 +56,11 @@ def check(options: dict[str, Any]) -> None:
 
 
 def run_ceiling(
-    options: dict[str, Any], brain: Brain, segments: Segments, rules: Rules
+    options: dict[str, Any], brain: Brain, tasks: Sequence[Task], rules: Rules
 ) -> list[Episode]:
     """Run the same planner with the simulator as its model, on the same episodes."""
     ceiling = simulator_brain(options, brain.codec, "the model's")
     agent = make_agent(options, ceiling, torch.device("cpu"))
-    tasks = make_tasks(options, segments, from_states=True)
     return run(options, SIMULATOR, agent, tasks, replace(rules, frames=ceiling.frames, film=()))
 
 
@@ -71,10 +71,11 @@ def main(options: dict[str, Any]) -> None:
         torch.set_num_threads(int(options["threads"]))
     device = resolve_device(str(options["device"]))
     dtype = resolve_dtype(str(options["dtype"]), device)
-    brain = load_brain(options, options["model"], device, dtype)
+    env = build(options["env"], "env")
+    brain = load_brain(options, env.action_space, device, dtype)
     agent = make_agent(options, brain, device)
-    segments = make_segments(options, build(options["env"], "env").unwrapped)
-    tasks = make_tasks(options, segments, brain.frames != "render")
+    segments = make_segments(options, env.unwrapped)
+    tasks = make_tasks(options, env.unwrapped, segments, brain.frames != "render")
     rules = Rules(
         budget=options["budget"],
         success=options["task"]["success"],
@@ -89,7 +90,8 @@ def main(options: dict[str, Any]) -> None:
         report.announce()
         report.add("planner", run(options, report.planner_name, agent, tasks, rules, report.keep))
         if options["ceiling"]:
-            report.add(SIMULATOR, run_ceiling(options, brain, segments, rules))
+            from_states = make_tasks(options, env.unwrapped, segments, True)
+            report.add(SIMULATOR, run_ceiling(options, brain, from_states, rules))
         if options["baselines"]:
             for name, policy in baselines(tasks, segments, brain.codec).items():
                 report.add(name, run(options, name, policy, tasks, rules))

@@ -1,0 +1,1 @@
+"""Environments, selected by env=NAME."""

@@ -1,0 +1,1 @@
+"""Objectives, selected by objective=NAME."""

@@ -1,0 +1,1 @@
+"""Planners, selected by planner=NAME."""

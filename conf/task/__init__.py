@@ -1,1 +1,1 @@
-"""Configuration group."""
+"""What planning needs to know of an environment; follows env=NAME."""

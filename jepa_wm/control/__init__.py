@@ -1,0 +1,1 @@
+"""The closed loop: everything between a latent and an action."""

@@ -1,9 +1,10 @@
-"""The types that travel between the stages of the control loop, and the protocols the stages meet.
+"""The types that travel between the stages of the control loop, and the protocols they meet.
 
-Everything here is either a frozen record or a protocol; nothing imports a model, a planner or an environment.
+Everything here is a frozen record or a protocol; nothing imports a model, a planner or an env.
 
-Letters, fixed for the whole house: B problems planned at once, S samples, H horizon in blocks, A solver action size
-(block x env action), T context frames, L latent shape (``[D]`` for LeWM), P proprioception size, I planner iterations.
+Letters, fixed for the whole house: B problems planned at once, S samples, H horizon in blocks,
+A solver action size (block x env action), T context frames, L latent shape (``[D]`` for LeWM),
+P proprioception size, I planner iterations.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 
 CostFn = Callable[[Tensor], Tensor]
-"""Scores candidate plans: solver-space actions float [B,S,H,A] -> cost float32 [B,S], lower is better."""
+"""Scores candidates: solver-space actions float [B,S,H,A] -> cost float32 [B,S], lower is better."""
 
 Bounds = tuple[Tensor, Tensor]
 """Solver-space box (low [A], high [A]); infinite entries mean unbounded."""
@@ -43,7 +44,8 @@ class PlanTrace:
         best: Lowest sampled cost, [I,B].
         elite_mean: Mean cost of the samples that formed the update, [I,B].
         spread: Mean standard deviation of the proposal, [I,B].
-        effective_samples: How many samples carried the update (elites for CEM, 1/sum(w^2) for MPPI), [I,B].
+        effective_samples: How many samples carried the update, [I,B]: the elites for CEM,
+            1/sum(w^2) for MPPI.
     """
 
     best: Tensor
@@ -94,15 +96,15 @@ class WorldModel(Protocol):
 
 
 class Objective(Protocol):
-    """Scores predicted latents for one goal."""
+    """Scores predicted latents for one goal; lower is better."""
 
     def __call__(self, z: Tensor, actions: Tensor) -> Tensor:
-        """Cost float32 [B,S] of latents [B,S,H,*L] reached by solver-space actions [B,S,H,A]; lower is better."""
+        """Cost float32 [B,S] of latents [B,S,H,*L] reached by solver-space actions [B,S,H,A]."""
         ...
 
 
 class Planner(Protocol):
-    """Searches for the plan of lowest cost. Holds settings only, so one planner serves any number of loops."""
+    """Searches for the plan of lowest cost. Holds settings only: one serves any number of loops."""
 
     horizon: int
 
@@ -117,5 +119,5 @@ class Planner(Protocol):
     def plan(
         self, cost: CostFn, start: Plan, bounds: Bounds, generators: Sequence[torch.Generator]
     ) -> Plan:
-        """Improve ``start`` [B,H,A]; H is the start's own. Row b draws only from ``generators[b]`` (CPU)."""
+        """Improve ``start`` [B,H,A]; row b draws only from ``generators[b]``, on the CPU."""
         ...

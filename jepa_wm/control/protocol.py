@@ -53,9 +53,8 @@ def cut_segments(
     if not 1 <= offset <= steps:
         raise ConfigError(f"goal_offset={offset} must be 1..{steps}, the recorded steps")
     rows = np.arange(len(states))
-    first = np.array(
-        [np.random.default_rng([seed, row]).integers(steps - offset + 1) for row in rows]
-    )
+    streams = [np.random.default_rng([seed, row]) for row in range(len(states))]
+    first = np.array([rng.integers(steps - offset + 1) for rng in streams])
     times = first[:, None] + np.arange(offset)
     return Segments(
         states[rows, first], states[rows, first + offset], actions[rows[:, None], times]

@@ -1,0 +1,1 @@
+"""Bundles that ship with the package."""

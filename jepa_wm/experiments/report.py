@@ -15,6 +15,7 @@ from jepa_wm.control.episode import Episode, Rules, save_episode, tally
 from jepa_wm.control.mpc import MPC
 from jepa_wm.control.statistics import Measure, Summary, compare, summarise
 from jepa_wm.errors import ConfigError
+from jepa_wm.experiments.setup import GOALS
 from jepa_wm.runtime import versions
 from jepa_wm.viz.frames import Film, film_frames
 from jepa_wm.viz.plans import effective_samples, goal_distance, planner_cost, success_rates
@@ -74,7 +75,7 @@ class PlanReport:
         self.options, self.about, self.agent, self.rules = options, about, agent, rules
         self.measures, self.where = measures, where
         self.planner_name = type(agent.planner).__name__
-        self.scored = options["goal"] in ("play", "env")
+        self.scored = options["goal"] in GOALS
         self.folder = new_folder(options["out"], "plan")
         self.runs: dict[str, list[Episode]] = {}
 

@@ -4,7 +4,7 @@ Options are the plain values of ``conf/plan.yaml``; nothing here prints or write
 """
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from PIL import Image, UnidentifiedImageError
 from tqdm import tqdm
 
 from jepa_wm.bundle.reader import Bundle, find_bundle
-from jepa_wm.control.actions import ActionCodec
+from jepa_wm.control.actions import ActionCodec, as_float32
 from jepa_wm.control.agent import Agent
 from jepa_wm.control.episode import Episode, Rules, Task
 from jepa_wm.control.interfaces import WorldModel
@@ -27,10 +27,11 @@ from jepa_wm.control.protocol import Segments, cut_segments, picture_tasks, segm
 from jepa_wm.control.runner import make_envs, run_episodes
 from jepa_wm.control.simulator import PoseDistance, SimulatorModel
 from jepa_wm.errors import ConfigError
-from jepa_wm.launch import build
+from jepa_wm.launch import build, preset
 from jepa_wm.models import load_world_model
 
 SIMULATOR = "simulator"
+GOALS = ("play", "env")  # goals that have a state; any other is a picture
 PLAY_SEED = 100_000  # evaluation play starts here: no training collection uses these seeds
 _STATE_SIZE = 7
 
@@ -54,45 +55,81 @@ class Brain:
     about: dict[str, Any]
 
 
-def action_codec(bundle: Bundle | None, options: dict[str, Any]) -> tuple[ActionCodec, str]:
-    """Return the action codec and where its statistics come from: the bundle, else the env's YAML.
+def action_codec(
+    bundle: Bundle | None, space: gymnasium.spaces.Box, fallback: Mapping[str, Any] | None
+) -> tuple[ActionCodec, str]:
+    """Return the action codec and where its statistics come from.
+
+    Args:
+        bundle: Tried first: its ``jepa_wm.action.*`` keys.
+        space: Action space of the environment; sets the bounds.
+        fallback: ``block``, ``mean`` and ``std`` of the environment (``task.action``), or None.
 
     Raises:
         ConfigError: neither has them; without statistics an action has no scale.
     """
-    space = build(options["env"], "env").action_space
-    names = ("mean", "std", "block")
-    stored = {name: bundle and bundle.get(f"jepa_wm.action.{name}") for name in names}
-    given = options["task"].get("action") or {}
-    if None not in stored.values():
+    names = ("block", "mean", "std")
+    stored: dict[str, Any] = {}
+    if bundle is not None:
+        stored = {name: bundle.get(f"jepa_wm.action.{name}") for name in names}
+    if all(stored.get(name) is not None for name in names):
         source, values = "bundle", stored
-    elif all(given.get(name) is not None for name in names):
-        source, values = f"conf/env: {given.get('source', 'no source given')}", given
+    elif fallback and all(fallback.get(name) is not None for name in names):
+        source, values = str(fallback.get("source", "task.action")), dict(fallback)
     else:
         raise ConfigError(
             f"{bundle.path if bundle else SIMULATOR}: no action statistics; the bundle lacks "
-            "jepa_wm.action.mean, .std, .block and the env's YAML has no task.action"
+            "jepa_wm.action.block, .mean, .std and the task's YAML has no action"
         )
-    codec = ActionCodec(
-        block=int(values["block"]),
-        mean=torch.tensor(values["mean"]),
-        std=torch.tensor(values["std"]),
-        low=torch.tensor(space.low),
-        high=torch.tensor(space.high),
-    )
+    mean, std, low, high = map(as_float32, (values["mean"], values["std"], space.low, space.high))
+    codec = ActionCodec(block=int(values["block"]), mean=mean, std=std, low=low, high=high)
     return codec, source
 
 
-def load_brain(
-    options: dict[str, Any], model: str, device: torch.device, dtype: torch.dtype
-) -> Brain:
-    """Load a bundle (or the simulator) with its codec and objective."""
-    if model == SIMULATOR:
-        codec, source = action_codec(None, options)
-        return simulator_brain(options, codec, source)
+def load_agent(
+    model: str | Path,
+    action_space: gymnasium.spaces.Box,
+    device: torch.device,
+    *,
+    planner: str = "cem",
+    objective: str = "goal_l2",
+    dtype: torch.dtype = torch.float32,
+    replan_every: int = 1,
+) -> MPC:
+    """Load everything that turns an image and a goal image into an action.
+
+    Args:
+        model: Path of a bundle that carries action statistics, or the name of a bundled one.
+        action_space: Of the environment or robot; a one-dimensional Box.
+        device: Where to compute.
+        planner: Name of a preset, ``conf/planner/<name>.yaml``.
+        objective: Name of a preset, ``conf/objective/<name>.yaml``.
+        dtype: Dtype of the weights.
+        replan_every: Blocks executed of every plan.
+
+    Returns:
+        The control loop: ``reset(goals, seeds)``, then ``act(frames)`` once a step.
+    """
     bundle = Bundle.open(find_bundle(model))
-    codec, source = action_codec(bundle, options)
-    world_model = load_world_model(bundle, device, dtype)
+    return MPC(
+        world_model=load_world_model(bundle, device, dtype),
+        planner=preset("planner", planner),
+        objective=preset("objective", objective),
+        codec=action_codec(bundle, action_space, None)[0],
+        device=device,
+        replan_every=replan_every,
+    )
+
+
+def load_brain(
+    options: dict[str, Any], space: gymnasium.spaces.Box, device: torch.device, dtype: torch.dtype
+) -> Brain:
+    """Load the bundle (or the simulator) of a run with its codec and objective."""
+    model, fallback = options["model"], options["task"].get("action")
+    if model == SIMULATOR:
+        return simulator_brain(options, *action_codec(None, space, fallback))
+    bundle = Bundle.open(find_bundle(model))
+    codec, source = action_codec(bundle, space, fallback)
     about = {
         "name": str(bundle.path),
         "family": bundle.family,
@@ -101,6 +138,7 @@ def load_brain(
         "statistics": source,
     }
     objective = build(options["objective"], "objective")
+    world_model = load_world_model(bundle, device, dtype)
     return Brain(world_model, objective, codec, "render", about)
 
 
@@ -113,19 +151,17 @@ def simulator_brain(options: dict[str, Any], codec: ActionCodec, source: str) ->
 
 
 def make_agent(options: dict[str, Any], brain: Brain, device: torch.device) -> MPC:
-    """Build the control loop."""
-    planner = build(options["planner"], "planner")
+    """Build the control loop of a run."""
+    history = options["history"]
     try:
         return MPC(
             world_model=brain.model,
-            planner=planner,
+            planner=build(options["planner"], "planner"),
             objective=brain.objective,
             codec=brain.codec,
             device=device,
             replan_every=options["replan_every"],
-            history=None
-            if options["history"] is None
-            else min(options["history"], brain.model.history),
+            history=history if history is None else min(history, brain.model.history),
             shrink_horizon=options["shrink_horizon"],
             warm_start=options["warm_start"],
             chunk=options["chunk"],
@@ -147,10 +183,14 @@ def make_segments(options: dict[str, Any], env: gymnasium.Env) -> Segments:
     return Segments(starts, goals, np.zeros((count, 0, 2), np.float32))
 
 
-def make_tasks(options: dict[str, Any], segments: Segments, from_states: bool) -> list[Task]:
-    """Return the tasks of a run, their goals as the agent takes them."""
-    env = build(options["env"], "env").unwrapped
-    if options["goal"] in ("play", "env"):
+def make_tasks(
+    options: dict[str, Any], env: Any, segments: Segments, from_states: bool
+) -> list[Task]:
+    """Return the tasks of a run, their goals as the agent takes them: pictures or states.
+
+    ``env`` is an unwrapped environment with ``render_state``.
+    """
+    if options["goal"] in GOALS:
         return segment_tasks(segments, options["seed"], env.render_state, from_states)
     if from_states:
         raise ConfigError("model=simulator needs a goal state: goal=play or goal=env")
@@ -172,9 +212,7 @@ def read_picture(path: Path) -> NDArray[np.uint8]:
         raise ConfigError(f"goal={path} cannot be read as a picture: {error}") from error
 
 
-def baselines(
-    options: dict[str, Any], tasks: Sequence[Task], segments: Segments, codec: ActionCodec
-) -> dict[str, Agent]:
+def baselines(tasks: Sequence[Task], segments: Segments, codec: ActionCodec) -> dict[str, Agent]:
     """Return the policies that set the scale: random, no-op and, where recorded, replay."""
     low, high = codec.low.numpy(), codec.high.numpy()
     found: dict[str, Agent] = {

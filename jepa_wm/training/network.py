@@ -195,12 +195,13 @@ class TrainingNetwork(nn.Module):
         before the predictor listens to actions.
         """
         # positions must be heard beside patch embeddings of unit scale
-        nn.init.trunc_normal_(self.model.enc.pos_embed, std=0.2)
-        nn.init.trunc_normal_(self.model.pred.pos_embed, std=0.02)
-        nn.init.trunc_normal_(self.model.enc.cls_token, std=0.02)
-        for block in self.model.pred.blk:
-            nn.init.zeros_(block.adaln.weight)
-            nn.init.zeros_(block.adaln.bias)
+        spreads = {"enc.pos_embed": 0.2, "enc.cls_token": 0.02, "pred.pos_embed": 0.02}
+        parameters = dict(self.model.named_parameters())
+        for name, std in spreads.items():
+            nn.init.trunc_normal_(parameters[name], std=std)
+        for name, parameter in parameters.items():
+            if ".adaln." in name:
+                nn.init.zeros_(parameter)
 
     def encode(self, frames: Tensor) -> Tensor:
         """Encode frames uint8 [B,T,s,s,3] into padded latents [B,T,D]."""
