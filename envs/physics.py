@@ -2,8 +2,8 @@
 
 Every world has its own pymunk ``Space``. One big space with translated copies steps faster, but
 the order in which Chipmunk resolves the contacts of one copy then depends on the other copies,
-and the result with it (by pixels, not by rounding). The loop over spaces calls Chipmunk through
-pymunk's binding, which costs about 1 us a substep where pymunk's own methods cost 5.
+and the result with it (by pixels, not by rounding). The loops call Chipmunk through pymunk's
+binding, which costs about 1 us a substep where pymunk's own methods cost 5.
 """
 
 from collections.abc import Callable
@@ -22,6 +22,7 @@ WALL_RADIUS = 2.0
 SUBSTEPS = 10
 DT = 0.01  # seconds a substep: 100 Hz physics, 10 Hz control
 STIFFNESS, DAMPING = 100.0, 20.0  # k_p and k_v of the reference's controller
+HASH_SIZE = 5  # bins of Chipmunk's hash set of moving shapes, fewer than 5 shapes in it
 HOME_STATE = (256.0, 400.0, 256.0, 300.0, 0.0, 0.0, 0.0)  # where the references build their bodies
 
 Segment = tuple[tuple[float, float], tuple[float, float]]
@@ -62,6 +63,8 @@ class PushTWorlds:
         self.shape = make_block(block_shape, block_scale)
         self._counts_contacts = count_contacts
         self._contacts = [0] * count
+        self._worlds = [_World(self.shape) for _ in range(count)]
+        self._bind()
         self._schedule = np.empty((count, SUBSTEPS, 2))  # agents' velocities within a step
         view = ffi.from_buffer("cpVect[]", self._schedule)
         rows = [view[index] for index in range(count * SUBSTEPS)]  # C structs in that memory
@@ -71,9 +74,8 @@ class PushTWorlds:
     def set_states(self, states: NDArray[np.float64]) -> None:
         """Put every world into its state, with the block at rest and no memory of earlier contacts.
 
-        The next ``states()`` gives back ``states`` bit for bit. Chipmunk remembers contacts, bias
-        velocities and the order of its search tree, so the spaces are built anew: what follows
-        depends on ``states`` alone.
+        The next ``states()`` gives back ``states`` bit for bit, and what follows depends on
+        ``states`` alone: the worlds go on as newly built ones would.
 
         Args:
             states: float [N,7].
@@ -82,10 +84,11 @@ class PushTWorlds:
             ValueError: wrong shape or non-finite numbers.
         """
         states = self._checked(states, 7, "states")
-        self._worlds = [_World(self.shape, row) for row in states.tolist()]
+        for world, row in zip(self._worlds, states.tolist(), strict=True):
+            world.restart(row)
         self._position, self._velocity = states[:, :2].copy(), states[:, 5:].copy()
         self._states: NDArray[np.float64] | None = states
-        self._bind()
+        self._contacts[:] = [0] * self.count
 
     def nudge(self, states: NDArray[np.float64], *, angle_first: bool = True) -> None:
         """Move the bodies inside the running spaces and step once: the references' inexact reset.
@@ -192,36 +195,60 @@ class PushTWorlds:
         self._spaces = [world.space._space for world in self._worlds]
         self._agents = [world.agent._body for world in self._worlds]
         self._blocks = [world.block._body for world in self._worlds]
-        self._contacts = [0] * self.count
         if self._counts_contacts:
             for index, world in enumerate(self._worlds):
                 world.space.on_collision(0, 0, post_solve=_counter(self._contacts, index))
 
 
 class _World:
-    """One space with its agent and block; built to a state row [7] and then only stepped."""
+    """One space with its agent and block."""
 
-    def __init__(self, shape: BlockShape, state: list[float]) -> None:
+    def __init__(self, shape: BlockShape) -> None:
         self.space = pymunk.Space()
         self.space.damping = 0.0
         ground = self.space.static_body
         walls = [pymunk.Segment(ground, a, b, WALL_RADIUS) for a, b in WALLS]
         self.agent = pymunk.Body(body_type=pymunk.Body.KINEMATIC)
-        disc = pymunk.Circle(self.agent, AGENT_RADIUS)
         self.block = pymunk.Body(1.0, shape.moment)
-        parts = [pymunk.Poly(self.block, polygon) for polygon in shape.polygons]
+        moving: list[pymunk.Shape] = [pymunk.Circle(self.agent, AGENT_RADIUS)]
+        moving += [pymunk.Poly(self.block, polygon) for polygon in shape.polygons]
         self.block.center_of_gravity = shape.centre_of_gravity
+        self.place(list(HOME_STATE))
+        self.space.add(*walls, self.agent, self.block, *moving)
+        self._spare = pymunk.Circle(self.agent, 1.0)  # never in the space during a step
+        self._moving = [part._shape for part in moving]
+
+    def restart(self, state: list[float]) -> None:
+        """Put the bodies into a state row [7] and forget all else, as if built anew.
+
+        Chipmunk remembers contacts and its search tree (gone with the shapes), bias velocities
+        (gone after an update over no time) and counts the shapes ever added. That count decides
+        the order in which shapes are visited, modulo the size of its hash set, so spare shapes
+        bring it back to where a new space has it. Ten times as fast as building.
+        """
+        space, block = self.space._space, self.block._body
+        for part in self._moving:
+            lib.cpSpaceRemoveShape(space, part)
+        for _ in range(-len(self._moving) % HASH_SIZE):
+            lib.cpSpaceAddShape(space, self._spare._shape)
+            lib.cpSpaceRemoveShape(space, self._spare._shape)
+        lib.cpBodyUpdatePosition(block, 0.0)
+        lib.cpBodySetVelocity(block, (0.0, 0.0))
+        lib.cpBodySetAngularVelocity(block, 0.0)
         self.place(state)
-        self.space.add(*walls, self.agent, disc, self.block, *parts)
+        for part in self._moving:
+            lib.cpSpaceAddShape(space, part)
 
     def place(self, state: list[float], *, angle_first: bool = True) -> None:
         """Write a state row [7] into the bodies; turning is about the centre of gravity."""
-        self.agent.velocity = state[5], state[6]
-        self.agent.position = state[0], state[1]
+        agent, block = self.agent._body, self.block._body
+        lib.cpBodySetVelocity(agent, state[5:])
+        lib.cpBodySetPosition(agent, state[:2])
         if angle_first:
-            self.block.angle = state[4]
-        self.block.position = state[2], state[3]
-        self.block.angle = state[4]
+            lib.cpBodySetAngle(block, state[4])
+        lib.cpBodySetPosition(block, state[2:4])
+        if not angle_first:
+            lib.cpBodySetAngle(block, state[4])
 
 
 def _first_bad(values: NDArray[np.float64]) -> int:
