@@ -5,6 +5,7 @@ Attribute names are GGUF tensor names (``blk.{i}.attn_qkv`` ...), so a bundle lo
 """
 
 from collections.abc import Callable
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
@@ -23,7 +24,7 @@ class Linear(nn.Linear):
     """A linear layer that takes its input in the weights' dtype and may be packed for inference.
 
     Float32 weights leave the input to autocast, for training. Once packed, calls without gradients
-    use the packed weights, as long as the weights are not changed.
+    use the packed weights, until the weights are changed, cast or moved.
     """
 
     packed: PackedLinear | None = None
@@ -33,16 +34,32 @@ class Linear(nn.Linear):
         """Prepare for inference where this PyTorch can (``packed``)."""
         if has_packed_kernels(self.weight.device):
             self.packed = PackedLinear(self.weight, self.bias, self.weight.dtype)
-            self.packed_version = self.weight._version
+            self.packed_version = _version(self.weight)
+
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Self:
+        self.packed = None  # cast or moved weights are others
+        return super()._apply(fn, recurse)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"packed": None}  # a copy's weights go their own way
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [..,in] to [..,out]."""
         dtype = self.weight.dtype
         x = x if dtype == torch.float32 else x.to(dtype)
         packed = self.packed
-        if packed is None or torch.is_grad_enabled() or self.weight._version != self.packed_version:
+        if (
+            packed is None
+            or torch.is_grad_enabled()
+            or _version(self.weight) != self.packed_version
+        ):
             return super().forward(x)
         return packed(x)
+
+
+def _version(weight: Tensor) -> int:
+    """Count in-place changes; a tensor made in inference mode has no count."""
+    return -1 if weight.is_inference() else weight._version
 
 
 def prepare_linears(module: nn.Module, dtype: torch.dtype) -> None:

@@ -43,6 +43,7 @@ def rollout_reference(predictor: Predictor, z: Tensor, past: Tensor, actions: Te
 class _Layer:
     """One predictor block in packed form; ``alone`` is attention over a single key: out(v(h))."""
 
+    adaln: PackedLinear
     q: PackedLinear
     kv: PackedLinear
     out: PackedLinear
@@ -74,9 +75,7 @@ class FastRollout:
         self.action_in = PackedLinear(embed_in.weight, embed_in.bias, dtype, c.action_act)
         # the embedding is only ever used as silu(embedding)
         self.action_out = PackedLinear(embed_out.weight, embed_out.bias, dtype, "silu")
-        blocks = [cast(PredictorBlock, block) for block in predictor.blk]
-        self.modulation = PackedLinear(*_stack_modulations(blocks), dtype)
-        self.layers = [_pack(block, dtype) for block in blocks]
+        self.layers = [_pack(cast(PredictorBlock, block), dtype) for block in predictor.blk]
         self.proj_in = PackedLinear(*_fold_norm(predictor.norm, proj_in), dtype, c.proj_act)
         self.proj_out = PackedLinear(proj_out.weight, proj_out.bias, dtype)
 
@@ -99,9 +98,9 @@ class FastRollout:
         b, s, H, _ = actions.shape
         T, n = z.shape[1], self.config.n_frames
         # frames before the newest share frame and action over all samples
-        fixed = list(z[:, :, None].to(self.dtype).unbind(1))  # T x [b,1,D]
-        frames = [*fixed[:-1], fixed[-1].expand(b, s, -1)]
-        mods = [*self._modulate(past[:, None]), *self._modulate(actions)]  # one a frame
+        frames = [*z[:, :-1, None].to(self.dtype).unbind(1)]  # T-1 x [b,1,D]
+        frames.append(z[:, -1, None].to(self.dtype).expand(b, s, -1))
+        shared, own = self._modulate(past[:, None]), self._modulate(actions)
         window, predicted = _Window(), []
         for t in range(H):
             newest = T - 1 + t
@@ -111,24 +110,25 @@ class FastRollout:
                 first = low
             else:
                 first = newest
-            own = max(first, T - 1)
-            if own > first:
-                self._extend(window, frames[first:own], mods[first:own], first - low)
-            x = self._extend(window, frames[own : newest + 1], mods[own : newest + 1], own - low)
-            following = self._project(x)
-            predicted.append(following)
-            frames.append(following)
+            if first < T - 1:
+                mods = [mod[first:] for mod in shared]
+                self._extend(window, frames[first : T - 1], mods, first - low)
+                first = T - 1
+            mods = [mod[first - T + 1 : t + 1] for mod in own]
+            x = self._extend(window, frames[first : newest + 1], mods, first - low)
+            predicted.append(self._project(x))
+            frames.append(predicted[-1])
         return torch.stack(predicted, 2).float()
 
-    def _modulate(self, actions: Tensor) -> tuple[Tensor, ...]:
-        """Embed blocks [b,s,k,A] and return their modulations [b,s,L,6,D]; scales carry their 1."""
+    def _modulate(self, actions: Tensor) -> list[Tensor]:
+        """Embed blocks [b,s,k,A]; every layer's modulations [k,b,s,6,D], scales with their 1."""
         b, s, k, A = actions.shape
-        if not k:
-            return ()
-        c = self.config
         flat = actions.permute(2, 0, 1, 3).reshape(-1, A).to(self.dtype)
-        mod = self.modulation(self.action_out(self.action_in(flat)))
-        return mod.view(k, b, s, c.n_layer, 6, c.embed_dim).unbind(0)
+        if not k:
+            return []
+        condition = self.action_out(self.action_in(flat))
+        # one product a layer: all at once would leave the range of the allocator's reuse
+        return [layer.adaln(condition).view(k, b, s, 6, -1) for layer in self.layers]
 
     def _extend(
         self, window: _Window, frames: list[Tensor], mods: list[Tensor], position: int
@@ -138,33 +138,29 @@ class FastRollout:
         Args:
             window: Keys of the frames before; extended in place.
             frames: m latents [b,s,D], the first at ``position``.
-            mods: Their modulations [b,s,L,6,D].
+            mods: Their modulations, [m,b,s,6,D] a layer.
             position: Index of the first new frame in the window.
         """
         m = len(frames)
-        x = torch.stack(frames) + self.pos_embed[position : position + m, None, None]  # [m,b,s,D]
-        mod = torch.stack(mods)  # [m,b,s,L,6,D]
-        last = len(self.layers) - 1
-        for i, layer in enumerate(self.layers):
-            keep = slice(-1, None) if i == last else slice(None)
-            x = self._block(layer, x, mod[..., i, :, :], window.keys[i], keep)
+        x = torch.stack(frames).add_(self.pos_embed[position : position + m, None, None])
+        for i, (layer, mod) in enumerate(zip(self.layers, mods, strict=True)):
+            if i == len(self.layers) - 1:
+                x = self._block(layer, x, mod, window.keys[i], m - 1)
+            else:
+                x = self._block(layer, x, mod, window.keys[i], 0)
         return x[-1]
 
-    def _block(self, layer: _Layer, x: Tensor, mod: Tensor, keys: list[Key], keep: slice) -> Tensor:
-        """Run one block on tokens [m,b,s,D]; only those in ``keep`` are carried on."""
+    def _block(self, layer: _Layer, x: Tensor, mod: Tensor, keys: list[Key], start: int) -> Tensor:
+        """Run one block on tokens [m,b,s,D] (overwritten); only those from ``start`` on go on."""
         c = self.config
         shift_a, scale_a, gate_a, shift_m, scale_m, gate_m = mod.unbind(-2)
         h = self._norm(x, scale_a, shift_a)
         k, v = layer.kv(h).unflatten(-1, (2, c.n_head, c.head_dim)).unbind(-3)
-        before = len(keys)
+        position = len(keys) + start
         keys.extend(zip(k, v, strict=True))
-        m = len(x)
-        x, h = x[keep], h[keep]
-        start = m - len(x)  # tokens that are not carried on
-        y = self._attend(layer, h, keys, before + start)
-        x = torch.addcmul(x, gate_a[keep], y)
-        h = self._norm(x, scale_m[keep], shift_m[keep])
-        return torch.addcmul(x, gate_m[keep], layer.down(layer.up(h)))
+        x = x[start:].addcmul_(gate_a[start:], self._attend(layer, h[start:], keys, position))
+        h = self._norm(x, scale_m[start:], shift_m[start:])
+        return x.addcmul_(gate_m[start:], layer.down(layer.up(h)))
 
     def _attend(self, layer: _Layer, h: Tensor, keys: list[Key], position: int) -> Tensor:
         """Attend from tokens [m,b,s,D] at ``position``.. to themselves and everything before."""
@@ -175,22 +171,24 @@ class FastRollout:
             return torch.cat([alone, self._attend(layer, h[1:], keys, 1)])
         c = self.config
         q = layer.q(h).unflatten(-1, (c.n_head, c.head_dim))
-        seen = [self._mix(query, keys[: position + 1 + i]) for i, query in enumerate(q)]
-        return layer.out(torch.stack(seen))
+        seen = torch.empty_like(q)
+        for i, query in enumerate(q):
+            self._mix(query, keys[: position + 1 + i], seen[i])
+        return layer.out(seen.flatten(-2))
 
-    def _mix(self, query: Tensor, keys: list[Key]) -> Tensor:
-        """Return softmax(q k^T) v over a handful of keys, [b,s,heads*d]; q carries the scale."""
+    def _mix(self, query: Tensor, keys: list[Key], out: Tensor) -> None:
+        """Write softmax(q k^T) v over a handful of keys, [b,s,heads,d]; q carries the scale."""
         scores = torch.stack([(query * k).sum(-1, dtype=torch.float32) for k, _ in keys])
         weights = scores.softmax(0).to(query.dtype)[..., None]  # [keys,b,s,heads,1]
-        mixed = weights[0] * keys[0][1]
+        torch.mul(weights[0], keys[0][1], out=out)
         for weight, (_, v) in zip(weights[1:], keys[1:], strict=True):
-            mixed = torch.addcmul(mixed, weight, v)
-        return mixed.flatten(-2)
+            out.addcmul_(weight, v)
 
     def _norm(self, x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
         """Modulated LayerNorm, then the layer's own, whose affine part is in the next matrix."""
         dim = x.shape[-1:]
-        h = torch.addcmul(shift, F.layer_norm(x, dim, eps=self.config.adaln_eps), scale)
+        h = F.layer_norm(x, dim, eps=self.config.adaln_eps)
+        torch.addcmul(shift, h, scale, out=h)
         return F.layer_norm(h, dim, eps=self.config.ln_eps)
 
     def _project(self, x: Tensor) -> Tensor:
@@ -219,7 +217,10 @@ def _pack(block: PredictorBlock, dtype: torch.dtype) -> _Layer:
     out_weight, out_bias = block.attn_out.weight.double(), block.attn_out.bias.double()
     alone_weight = out_weight @ weight[2 * inner :].double()
     alone_bias = out_weight @ bias[2 * inner :].double() + out_bias
+    adaln_bias = block.adaln.bias.float().unflatten(0, (6, -1)).clone()
+    adaln_bias[[1, 4]] += 1  # the 1 of (1 + scale)
     return _Layer(
+        adaln=PackedLinear(block.adaln.weight, adaln_bias.flatten(), dtype),
         q=PackedLinear(q_weight, q_bias, dtype),
         kv=PackedLinear(weight[inner:], bias[inner:], dtype),
         out=PackedLinear(block.attn_out.weight, block.attn_out.bias, dtype),
@@ -227,11 +228,3 @@ def _pack(block: PredictorBlock, dtype: torch.dtype) -> _Layer:
         up=PackedLinear(*_fold_norm(block.ln2, block.ffn_up), dtype, block.act_name),
         down=PackedLinear(block.ffn_down.weight, block.ffn_down.bias, dtype),
     )
-
-
-def _stack_modulations(blocks: list[PredictorBlock]) -> tuple[Tensor, Tensor]:
-    """Stack all layers' adaLN matrices, [L*6*D,D]; the scales' biases get the 1 of (1 + scale)."""
-    weights = torch.cat([block.adaln.weight.float() for block in blocks])
-    biases = torch.stack([block.adaln.bias.float() for block in blocks]).unflatten(1, (6, -1))
-    biases[:, [1, 4]] += 1
-    return weights, biases.flatten()

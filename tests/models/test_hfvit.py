@@ -146,7 +146,7 @@ def test_timm_models_on_every_grid(to_model, layout):
             num_classes=0,
             dynamic_img_size=True,
             **layout,
-        )  # fmt: skip
+        )
     )
     config = {"architecture": "vit", "model_args": {"num_heads": 3, "img_size": 16, **layout}}
     config["pretrained_cfg"] = {

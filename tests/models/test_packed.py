@@ -1,5 +1,7 @@
 """Packed linear layers: the plain functions' numbers, rows independent of each other."""
 
+import copy
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -55,6 +57,23 @@ def test_a_linear_follows_changed_weights_and_gradients():
     loss = layer(x).sum()
     loss.backward()
     assert layer.weight.grad.abs().sum() > 0
+
+
+def test_a_cast_or_copied_linear_is_still_the_layer():
+    layer, x = Linear(6, 5), torch.randn(4, 6)
+    prepare_linears(layer, torch.float32)
+    with torch.no_grad():
+        wanted = layer(x)
+        torch.testing.assert_close(copy.deepcopy(layer)(x), wanted)
+        assert layer.double()(x.double()).dtype == torch.float64
+
+
+@torch.inference_mode()
+def test_weights_made_in_inference_mode_can_be_packed():
+    layer, x = Linear(6, 5), torch.randn(4, 6)
+    plain = layer(x)
+    prepare_linears(layer, torch.float32)
+    torch.testing.assert_close(layer(x), plain)
 
 
 def test_reduced_weights_take_any_input():
