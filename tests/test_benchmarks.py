@@ -1,0 +1,152 @@
+"""The benchmark scripts' own parts, at tiny sizes and without peers."""
+
+import importlib
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from jepa_wm.errors import BundleError
+from jepa_wm.models import load_world_model
+from jepa_wm.models.packed import PackedLinear
+
+FOLDER = Path(__file__).parent.parent / "benchmarks"
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module", params=["lewm_solve"])
+def bench(request):
+    sys.path.insert(0, str(FOLDER))
+    try:
+        yield importlib.import_module(request.param)
+    finally:
+        sys.path.remove(str(FOLDER))
+
+
+@pytest.fixture(scope="module")
+def sizes(bench):
+    return bench.Sizes(
+        image=16, patch=8, dim=16, enc_layers=1, enc_heads=2, enc_ffn=32, layers=2, heads=2,
+        head_dim=4, ffn=32, hidden=24,
+    )  # fmt: skip
+
+
+def last_json(capsys):
+    return json.loads(capsys.readouterr().out.strip().split("\n")[-1])
+
+
+def options(*extra):
+    return ["--quick", "--no-peer", f"--threads={torch.get_num_threads()}", *extra]
+
+
+def test_the_last_line_holds_everything_measured(bench, sizes, capsys):
+    bench.main(options("--bf16=yes"), sizes)
+    found = last_json(capsys)
+    solves = found["solves"]
+    assert list(solves) == ["ours bfloat16", "ours float32"]
+    for row in solves.values():
+        assert row["median"] > 0 and row["flops"] > 0
+        assert set(row["parts"]) == {"encode", "rollout", "update"}
+    agreed = found["parity"]["ours float32"]
+    assert list(agreed) == ["0", "2"]
+    assert 0 < agreed["0"]["max_relative_difference"] < 0.2, agreed
+    assert agreed["0"]["spearman"] > 0.9, agreed
+    assert found["machine"]["threads"] == torch.get_num_threads()
+    assert found["options"]["iterations"] == 2
+
+
+def test_a_bundle_is_timed_with_both_presets(bench, tiny, capsys):
+    bench.main(options("--model", str(tiny("lewm")), "--dtype=float32"))
+    found = last_json(capsys)
+    assert {name: row["size"] for name, row in found["solves"].items()} == {
+        "cem": "300x2x5",
+        "cem_lewm": "300x2x5",
+    }
+
+
+def test_a_missing_bundle_is_our_error(bench):
+    with pytest.raises(BundleError, match=r"no\.gguf"):
+        bench.main(options("--model", "no.gguf"))
+
+
+@pytest.mark.parametrize("argument", ["--rounds=0", "--bf16=maybe", "--iterations=x"])
+def test_impossible_options_are_refused(bench, argument, capsys):
+    with pytest.raises(SystemExit):
+        bench.main([argument])
+    assert argument.split("=")[0] in capsys.readouterr().err
+
+
+def test_solves_depend_on_the_seed_alone(bench, sizes, tmp_path):
+    path = bench.random_bundle(tmp_path / "random.gguf", sizes)
+    model = load_world_model(path, CPU)
+    planner = bench.preset("planner", "cem_lewm")
+    entry = bench.ours("ours", model, bench.random_frames(sizes.image), planner)
+    first, again, other = (entry.solve(2, seed).actions for seed in (3, 3, 4))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_random_models_listen_to_their_actions(bench, sizes, tmp_path):
+    """A benchmark model whose costs ignored the candidates would prove no parity."""
+    path = bench.random_bundle(tmp_path / "random.gguf", sizes)
+    planner = bench.preset("planner", "cem_lewm")
+    entry = bench.ours(
+        "ours", load_world_model(path, CPU), bench.random_frames(sizes.image), planner
+    )
+    costs = entry.cost(torch.randn(1, 50, 5, 10, generator=torch.Generator().manual_seed(0)))
+    assert costs.std() > 0.01 * costs.mean(), costs
+
+
+def test_agreement_sees_differences_orders_and_elites(bench):
+    reference = torch.arange(1.0, 101).reshape(2, 50)
+    same = bench.agreement(reference, reference.clone(), 5)
+    assert same["max_relative_difference"] == 0
+    assert same["elite_overlap"] == 1 and same["spearman"] == pytest.approx(1)
+    worse = bench.agreement(reference, reference.flip(1), 5)
+    assert worse["spearman"] == pytest.approx(-1) and worse["elite_overlap"] == 0
+    scaled = bench.agreement(reference, reference * 1.01, 5)
+    assert scaled["max_relative_difference"] == pytest.approx(0.01, rel=1e-3)
+    swapped = reference.clone()
+    swapped[:, [4, 5]] = reference[:, [5, 4]]  # one of five elites changes places
+    assert bench.agreement(reference, swapped, 5)["elite_overlap"] == pytest.approx(0.8)
+
+
+def test_flops_of_packed_and_plain_products_are_counted(bench):
+    linear = torch.nn.Linear(7, 11)
+    packed = PackedLinear(linear.weight, linear.bias, torch.float32)
+    x = torch.zeros(3, 5, 7)
+    with torch.inference_mode():
+        for layer in (linear, packed):
+            assert bench.count_flops(lambda layer=layer: layer(x)) == 2 * 3 * 5 * 7 * 11
+
+
+def test_rounds_alternate_and_the_first_is_left_out(bench):
+    calls = []
+    solvers = [lambda seed, name=name: calls.append((name, seed)) or (name, seed) for name in "ab"]
+    timings = bench.alternate(solvers, 2)
+    assert calls == [(name, seed) for seed in range(3) for name in "ab"]
+    assert timings.results == [[("a", 1), ("b", 1)], [("a", 2), ("b", 2)]]
+    assert timings.wall.shape == timings.cpu.shape == (2, 2)
+
+
+def test_the_summary_is_the_median_and_the_tail(bench):
+    wall = np.arange(11.0)[:, None]
+    found = bench.summary(bench.Timings(wall, wall / 2, []), 0)
+    assert found == {"median": 5, "p90": 9, "cpu": 2.5}
+
+
+@pytest.mark.reference
+def test_the_peer_scores_candidates_alike(bench, sizes, tmp_path):
+    pytest.importorskip("stable_worldmodel.planning")
+    planner = bench.preset("planner", "cem_lewm")
+    frames, theirs = bench.random_frames(sizes.image), bench.build_peer(sizes)
+    path = bench.convert_peer(theirs, sizes, tmp_path)
+    entries = [
+        bench.peer("peer", theirs, frames, planner, torch.float32),
+        bench.ours("ours", load_world_model(path, CPU), frames, planner),
+    ]
+    found = bench.parity(entries, [0, 2], 1)["ours"]
+    assert max(row["max_relative_difference"] for row in found.values()) < 1e-4, found
