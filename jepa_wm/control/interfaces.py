@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 CostFn = Callable[[Tensor], Tensor]
-"""Scores candidates: solver-space actions float [B,S,H,A] -> cost float32 [B,S], lower is better."""
+"""Scores candidates: solver-space actions float [B,S,H,A] -> cost float32 [B,S], low is good."""
 
 Bounds = tuple[Tensor, Tensor]
 """Solver-space box (low [A], high [A]); infinite entries mean unbounded."""
@@ -113,7 +113,7 @@ class Planner(Protocol):
         ...
 
     def shift(self, plan: Plan, n: int) -> Plan:
-        """Drop the first ``n`` executed blocks and pad with zeros: the warm start of the next solve."""
+        """Drop the ``n`` executed blocks and pad with zeros: the warm start of the next solve."""
         ...
 
     def plan(

@@ -12,8 +12,6 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
 from tqdm import tqdm
 
 from jepa_wm.bundle.reader import Bundle, find_bundle
@@ -29,6 +27,7 @@ from jepa_wm.control.simulator import PoseDistance, SimulatorModel
 from jepa_wm.errors import ConfigError
 from jepa_wm.launch import build, preset
 from jepa_wm.models import load_world_model
+from jepa_wm.viz.pictures import read_picture
 
 SIMULATOR = "simulator"
 GOALS = ("play", "env")  # goals that have a state; any other is a picture
@@ -196,20 +195,6 @@ def make_tasks(
         raise ConfigError("model=simulator needs a goal state: goal=play or goal=env")
     picture = read_picture(Path(options["goal"]).expanduser())
     return picture_tasks(segments.starts, options["seed"], picture)
-
-
-def read_picture(path: Path) -> NDArray[np.uint8]:
-    """Read a goal picture, uint8 [H,W,3], from .npy or any image file.
-
-    Raises:
-        ConfigError: the file is not a picture.
-    """
-    try:
-        if path.suffix == ".npy":
-            return np.load(path, allow_pickle=False)
-        return np.asarray(Image.open(path).convert("RGB"))
-    except (OSError, ValueError, UnidentifiedImageError) as error:
-        raise ConfigError(f"goal={path} cannot be read as a picture: {error}") from error
 
 
 def baselines(tasks: Sequence[Task], segments: Segments, codec: ActionCodec) -> dict[str, Agent]:

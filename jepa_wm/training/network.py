@@ -188,12 +188,7 @@ class TrainingNetwork(nn.Module):
         self._initialise()
 
     def _initialise(self) -> None:
-        """Set what PyTorch's defaults leave wrong: position tables and adaLN-zero.
-
-        Linear layers keep PyTorch's uniform initialisation: the usual truncated normal of std 0.02
-        leaves the action embedding of a model this narrow so small that thousands of steps pass
-        before the predictor listens to actions.
-        """
+        """Set position tables and adaLN-zero; linear layers keep PyTorch's own initialisation."""
         # positions must be heard beside patch embeddings of unit scale
         spreads = {"enc.pos_embed": 0.2, "enc.cls_token": 0.02, "pred.pos_embed": 0.02}
         parameters = dict(self.model.named_parameters())
