@@ -214,6 +214,15 @@ def test_a_row_without_any_finite_cost_keeps_its_mean_and_restarts_cold(name):
     assert torch.equal(after.actions[1], fresh.actions[1])
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_a_warm_start_outside_the_box_is_brought_in_where_the_planner_clips(name):
+    planner = conf(name)
+    box = (torch.full((4,), -1.0), torch.full((4,), 1.0))
+    start = planner.start(1, 4, CPU, np.full((1, 5, 4), 9.0))
+    plan = solve(planner, lambda actions: actions.sum((2, 3)) * torch.nan, bounds=box, start=start)
+    assert (plan.actions == (1.0 if planner.clip else 9.0)).all()
+
+
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "random_shooting"])
 def test_one_failed_cost_call_is_enough_to_restart_cold(name):
     planner, calls = conf(name), []
