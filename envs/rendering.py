@@ -60,17 +60,8 @@ class LinearResize:
         first = low.astype(np.int64)
         self.low = np.clip(first, 0, source - 1)
         self.high = np.clip(first + 1, 0, source - 1)
-        self._rows = self._weights(
-            fraction
-        )  # rows keep their fraction at the border, columns drop it
-        inside = (first >= 0) & (first < source - 1)
-        self._columns = self._weights(np.where(inside, fraction, np.float32(0)))
-
-    @staticmethod
-    def _weights(fraction: NDArray[np.float32]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        high = np.rint(fraction * np.float32(2048)).astype(np.int32)
-        low = np.rint((np.float32(1) - fraction) * np.float32(2048)).astype(np.int32)
-        return low, high
+        self._first = np.rint((np.float32(1) - fraction) * np.float32(2048)).astype(np.int32)
+        self._second = np.rint(fraction * np.float32(2048)).astype(np.int32)
 
     def span(self, start: int, stop: int) -> tuple[int, int]:
         """Return the half-open range of outputs that read any of the inputs ``start:stop``."""
@@ -95,9 +86,9 @@ class LinearResize:
         shape = (len(lines), columns[1] - columns[0], 4)
         left = lines.take(self.low[across], axis=1).view(np.uint8).reshape(shape)
         right = lines.take(self.high[across], axis=1).view(np.uint8).reshape(shape)
-        a0, a1 = (weight[across, None] for weight in self._columns)
+        a0, a1 = self._first[across, None], self._second[across, None]
         h = (left * a0 + right * a1) >> 4
-        b0, b1 = (weight[down, None, None] for weight in self._rows)
+        b0, b1 = self._first[down, None, None], self._second[down, None, None]
         top, bottom = h[: len(h) // 2], h[len(h) // 2 :]
         out = (((b0 * top) >> 16) + ((b1 * bottom) >> 16) + 2) >> 2
         return out[..., :3].astype(np.uint8)

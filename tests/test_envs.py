@@ -719,17 +719,23 @@ def test_drawing_equals_pymunks_debug_drawing(name):
         assert np.array_equal(renderer.canvas(state), wanted), state.tolist()
 
 
-def test_contact_marks_equal_pymunks():
+@pytest.mark.parametrize(
+    ("start", "aim"), [((256, 400, 256, 300, 0.3, 0, 0), None), ((60, 60, 75, 70, 2.2, 0, 0), 50)]
+)
+def test_contact_marks_equal_pymunks(start, aim):
+    """In the open, and squeezed into a corner, where overlapping marks blend in order."""
     worlds, rng, marked = PushTWorlds(1), np.random.default_rng(0), 0
-    renderer = PushTRenderer(224, worlds.shape, None)
-    for _ in range(120):
-        state = worlds.states()[0]
-        worlds.step(state[None, 2:4] + rng.normal(0, 60, (1, 2)))
+    renderer = PushTRenderer(64, worlds.shape, None)
+    for step in range(120):
+        if step % 20 == 0:
+            worlds.set_states(start + np.append(rng.uniform(-8, 8, 4), [0, 0, 0])[None])
+        centre = worlds.states()[0, 2:4] if aim is None else np.full(2, aim)
+        worlds.step(centre[None] + rng.normal(0, 40, (1, 2)))
         marks = worlds.contact_marks()
         wanted = reference_canvas(worlds._worlds[0], worlds.shape, None)
         assert np.array_equal(renderer.canvas(worlds.states()[0], marks), wanted)
         marked += not np.array_equal(renderer.canvas(worlds.states()[0]), wanted)
-    assert marked > 30
+    assert marked > 30, marked
 
 
 @pytest.mark.parametrize("size", [64, 96, 224, 255, 512, 600])
