@@ -251,6 +251,19 @@ def test_a_candidate_without_a_finite_cost_is_never_chosen(name, value):
     assert plan.actions.amax() <= 0.5
 
 
+def test_fewer_finite_costs_than_elites_are_averaged_among_themselves():
+    def cost(actions):
+        good = torch.isin(torch.arange(actions.shape[1]), torch.tensor([2, 5, 7]))
+        return torch.where(good, 1.0, torch.nan).expand(actions.shape[:2])
+
+    planner = cem(iterations=1, num_samples=16, num_elites=8, include_mean=False)
+    plan = solve(planner, cost)
+    draws = torch.randn(16, 3, 4, generator=generators([0])[0])[[2, 5, 7]]
+    torch.testing.assert_close(plan.actions[0], draws.mean(0))
+    torch.testing.assert_close(plan.std[0], draws.std(0))
+    torch.testing.assert_close(plan.trace.effective_samples, torch.tensor([[3.0]]))
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_the_trace_is_per_iteration_and_row(name):
     planner = conf(name)

@@ -219,17 +219,18 @@ def test_a_plan_shorter_than_replan_every_is_replaced_when_it_ends():
     assert [(d.step, d.plan.actions.shape[1]) for d in mpc.decisions] == [(0, 4), (8, 2)]
 
 
-def test_the_warm_start_is_the_rest_of_the_last_plan_and_cold_is_cold():
+@pytest.mark.parametrize("blocks", [1, 2, 4])
+def test_the_warm_start_is_the_rest_of_the_last_plan_and_cold_is_cold(blocks):
     still = small_cem(iterations=1, num_samples=1, num_elites=1, init_std=0.0)  # returns its start
     for warm in (True, False):
-        mpc = make(planner=small_cem(), warm_start=warm)
+        mpc = make(planner=small_cem(), warm_start=warm, replan_every=blocks)
         mpc.reset(positions(1, 1), [0])
         mpc.act(positions(0, 1))
         plan = mpc.last_plan.actions
         mpc.planner = still
-        for _ in range(2):
+        for _ in range(2 * blocks):
             mpc.act(positions(0, 1))
-        rest = torch.cat([plan[:, 1:], torch.zeros(1, 1, 4)], 1)
+        rest = torch.cat([plan[:, blocks:], torch.zeros(1, blocks, 4)], 1)
         assert torch.equal(mpc.last_plan.actions, rest if warm else torch.zeros(1, 4, 4))
 
 

@@ -159,9 +159,19 @@ def straight(distance, terminate=True, **changes):
 def test_success_at_any_step_by_default_and_for_as_long_as_asked():
     """The walk is within 0.05 of the goal for exactly the step at it, and passes on."""
     passing = {"terminate": False, "stop_on_success": False}
-    assert straight(5, **passing).success
+    assert straight(5, **passing).success and straight(5, **passing).steps == 12
+    assert straight(5, terminate=False).steps == 5
     assert straight(5, **passing).metrics["success"].sum() == 1
     assert not straight(5, hold=3, **passing).success
+    to_and_fro = np.float32([1, 0]) * np.array([[1], [1], [1], [1], [1], [1], [-1], [-1]])
+    twice = ReplayPolicy(*BOX, {0: to_and_fro})  # at the goal at steps 5 and 7, not between
+    (visits,) = run(
+        twice,
+        [Task(id=0, seed=0, options={"state": (0.0, 0.0), "goal": (0.5, 0.0)})],
+        make=functools.partial(PointEnv, terminate=False),
+        hold=2,
+    )
+    assert visits.metrics["success"].sum() == 2 and not visits.success
     standing = ReplayPolicy(*BOX, {0: np.tile(np.float32([1, 0]), (5, 1))})
     todo = [Task(id=0, seed=0, options={"state": (0.0, 0.0), "goal": (0.5, 0.0)})]
     make = functools.partial(PointEnv, terminate=False)
