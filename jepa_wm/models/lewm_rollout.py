@@ -3,10 +3,12 @@
 What the fast one shares (all exact up to rounding): action embeddings and every layer's modulation
 once per rollout; frames and actions that all samples have in common once per problem; keys and
 values while the window still grows (positions restart when it slides); queries, output and MLP of
-the last layer, final norm and projector for the newest frame only; attention of a window's first
-frame, which only sees itself, is one matrix; the inner affine LayerNorms live in the next matrix.
-Attention over at most ``n_frames`` keys is written out, because kernels for long sequences are
-slower here.
+the last layer, final norm and projector for the newest frame only; the inner affine LayerNorms live
+in the next matrix. Attention counts from the window's first frame: with c = W_o v_0 + b_o, which is
+one matrix,
+    out(sum_j w_j v_j) = c + W_o sum_{j>0} w_j (v_j - v_0),   w = softmax_j(q (k_j - k_0)),
+so that frame needs neither key nor value, and biases drop out of the differences. Attention over at
+most ``n_frames`` keys is written out, because kernels for long sequences are slower here.
 """
 
 from dataclasses import dataclass, field
@@ -20,6 +22,7 @@ from jepa_wm.models.lewm_predictor import Predictor, PredictorBlock
 from jepa_wm.models.packed import PackedLinear
 
 CHUNK_ROWS = 320  # sample rows in flight on a CPU: the working set stays in the caches
+SCRATCH_BYTES = 31 << 20
 Key = tuple[Tensor, Tensor]  # key and value of one frame, [b,s or 1,heads,d]
 
 
@@ -41,7 +44,11 @@ def rollout_reference(predictor: Predictor, z: Tensor, past: Tensor, actions: Te
 
 @dataclass(frozen=True)
 class _Layer:
-    """One predictor block in packed form; ``alone`` is attention over a single key: out(v(h))."""
+    """One predictor block in packed form.
+
+    ``alone`` is attention over a single key, out(v(h)) with every bias; ``kv`` and ``out`` work on
+    differences and have none.
+    """
 
     adaln: PackedLinear
     q: PackedLinear
@@ -53,10 +60,18 @@ class _Layer:
 
 
 @dataclass
-class _Window:
-    """Keys and values of the frames seen so far, oldest first, for every layer."""
+class _Seen:
+    """What one layer keeps of the frames seen so far.
 
-    keys: list[list[Key]] = field(default_factory=list)
+    Attributes:
+        first: Normed input h_0 of the window's first frame, [b,s or 1,D].
+        alone: What attention gives a token that sees only that frame, out(v_0), likewise.
+        keys: Keys and values of the frames behind it, minus its own.
+    """
+
+    first: Tensor | None = None
+    alone: Tensor | None = None
+    keys: list[Key] = field(default_factory=list)
 
 
 class FastRollout:
@@ -78,6 +93,9 @@ class FastRollout:
         self.layers = [_pack(cast(PredictorBlock, block), dtype) for block in predictor.blk]
         self.proj_in = PackedLinear(*_fold_norm(predictor.norm, proj_in), dtype, c.proj_act)
         self.proj_out = PackedLinear(proj_out.weight, proj_out.bias, dtype)
+        # glibc keeps twice the largest block below 32 MiB it ever got back; less, and a rollout
+        # spends a fifth of its time on pages handed in and asked for again
+        torch.empty(SCRATCH_BYTES, dtype=torch.uint8)
 
     def __call__(self, z: Tensor, past: Tensor, actions: Tensor) -> Tensor:
         """Roll out z [B,T,D], past [B,T-1,A], actions [B,S,H,A] -> float32 [B,S,H,D]."""
@@ -101,12 +119,13 @@ class FastRollout:
         frames = [*z[:, :-1, None].to(self.dtype).unbind(1)]  # T-1 x [b,1,D]
         frames.append(z[:, -1, None].to(self.dtype).expand(b, s, -1))
         shared, own = self._modulate(past[:, None]), self._modulate(actions)
-        window, predicted = _Window(), []
+        window: list[_Seen] = []
+        predicted: list[Tensor] = []
         for t in range(H):
             newest = T - 1 + t
             low = max(0, newest + 1 - n)
-            if low or not window.keys:  # positions restarted: nothing can be kept
-                window = _Window([[] for _ in self.layers])
+            if low or not window:  # positions restarted: nothing can be kept
+                window = [_Seen() for _ in self.layers]
                 first = low
             else:
                 first = newest
@@ -131,57 +150,55 @@ class FastRollout:
         return [layer.adaln(condition).view(k, b, s, 6, -1) for layer in self.layers]
 
     def _extend(
-        self, window: _Window, frames: list[Tensor], mods: list[Tensor], position: int
+        self, window: list[_Seen], frames: list[Tensor], mods: list[Tensor], position: int
     ) -> Tensor:
         """Append frames to a window; return the newest one's tokens after the last layer, [b,s,D].
 
         Args:
-            window: Keys of the frames before; extended in place.
+            window: What every layer keeps of the frames before; extended in place.
             frames: m latents [b,s,D], the first at ``position``.
             mods: Their modulations, [m,b,s,6,D] a layer.
             position: Index of the first new frame in the window.
         """
         m = len(frames)
         x = torch.stack(frames).add_(self.pos_embed[position : position + m, None, None])
-        for i, (layer, mod) in enumerate(zip(self.layers, mods, strict=True)):
-            if i == len(self.layers) - 1:
-                x = self._block(layer, x, mod, window.keys[i], m - 1)
-            else:
-                x = self._block(layer, x, mod, window.keys[i], 0)
+        for layer, mod, seen in zip(self.layers, mods, window, strict=True):
+            is_last = layer is self.layers[-1]
+            x = self._block(layer, x, mod, seen, m - 1 if is_last else 0)
         return x[-1]
 
-    def _block(self, layer: _Layer, x: Tensor, mod: Tensor, keys: list[Key], start: int) -> Tensor:
+    def _block(self, layer: _Layer, x: Tensor, mod: Tensor, seen: _Seen, start: int) -> Tensor:
         """Run one block on tokens [m,b,s,D] (overwritten); only those from ``start`` on go on."""
-        c = self.config
         shift_a, scale_a, gate_a, shift_m, scale_m, gate_m = mod.unbind(-2)
-        h = self._norm(x, scale_a, shift_a)
-        k, v = layer.kv(h).unflatten(-1, (2, c.n_head, c.head_dim)).unbind(-3)
-        position = len(keys) + start
-        keys.extend(zip(k, v, strict=True))
-        x = x[start:].addcmul_(gate_a[start:], self._attend(layer, h[start:], keys, position))
+        y = self._attend(layer, self._norm(x, scale_a, shift_a), seen, start)
+        x = x[start:].addcmul_(gate_a[start:], y)
         h = self._norm(x, scale_m[start:], shift_m[start:])
         return x.addcmul_(gate_m[start:], layer.down(layer.up(h)))
 
-    def _attend(self, layer: _Layer, h: Tensor, keys: list[Key], position: int) -> Tensor:
-        """Attend from tokens [m,b,s,D] at ``position``.. to themselves and everything before."""
-        if position == 0:  # sees itself only
-            alone = layer.alone(h[:1])
+    def _attend(self, layer: _Layer, h: Tensor, seen: _Seen, start: int) -> Tensor:
+        """Attend from normed tokens [m,b,s,D], those from ``start`` on, to all up to themselves."""
+        if seen.first is None:
+            seen.first, seen.alone = h[0], layer.alone(h[0])
             if len(h) == 1:
-                return alone
-            return torch.cat([alone, self._attend(layer, h[1:], keys, 1)])
-        c = self.config
-        q = layer.q(h).unflatten(-1, (c.n_head, c.head_dim))
-        seen = torch.empty_like(q)
+                return seen.alone[None]
+            rest = self._attend(layer, h[1:], seen, max(0, start - 1))
+            return rest if start else torch.cat([seen.alone.expand_as(rest[0])[None], rest])
+        assert seen.alone is not None  # set with first
+        c, before = self.config, len(seen.keys)
+        kv = layer.kv(h - seen.first).unflatten(-1, (2, c.n_head, c.head_dim))
+        seen.keys.extend((one[..., 0, :, :], one[..., 1, :, :]) for one in kv)
+        q = layer.q(h[start:]).unflatten(-1, (c.n_head, c.head_dim))
+        mixed = torch.empty_like(q)
         for i, query in enumerate(q):
-            self._mix(query, keys[: position + 1 + i], seen[i])
-        return layer.out(seen.flatten(-2))
+            self._mix(query, seen.keys[: before + start + i + 1], mixed[i])
+        return layer.out(mixed.flatten(-2)).add_(seen.alone)
 
     def _mix(self, query: Tensor, keys: list[Key], out: Tensor) -> None:
-        """Write softmax(q k^T) v over a handful of keys, [b,s,heads,d]; q carries the scale."""
-        scores = torch.stack([(query * k).sum(-1, dtype=torch.float32) for k, _ in keys])
-        weights = scores.softmax(0).to(query.dtype)[..., None]  # [keys,b,s,heads,1]
-        torch.mul(weights[0], keys[0][1], out=out)
-        for weight, (_, v) in zip(weights[1:], keys[1:], strict=True):
+        """Write sum_{j>0} w_j (v_j - v_0), [b,s,heads,d]; the query carries the scale."""
+        scores = [(query * k).sum(-1).float() for k, _ in keys]  # the kernel adds up in float32
+        weights = torch.stack([torch.zeros_like(scores[0]), *scores]).softmax(0).to(query.dtype)
+        torch.mul(weights[1, ..., None], keys[0][1], out=out)
+        for weight, (_, v) in zip(weights[2:, ..., None], keys[1:], strict=True):
             out.addcmul_(weight, v)
 
     def _norm(self, x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
@@ -222,8 +239,8 @@ def _pack(block: PredictorBlock, dtype: torch.dtype) -> _Layer:
     return _Layer(
         adaln=PackedLinear(block.adaln.weight, adaln_bias.flatten(), dtype),
         q=PackedLinear(q_weight, q_bias, dtype),
-        kv=PackedLinear(weight[inner:], bias[inner:], dtype),
-        out=PackedLinear(block.attn_out.weight, block.attn_out.bias, dtype),
+        kv=PackedLinear(weight[inner:], None, dtype),
+        out=PackedLinear(block.attn_out.weight, None, dtype),
         alone=PackedLinear(alone_weight.float(), alone_bias.float(), dtype),
         up=PackedLinear(*_fold_norm(block.ln2, block.ffn_up), dtype, block.act_name),
         down=PackedLinear(block.ffn_down.weight, block.ffn_down.bias, dtype),
