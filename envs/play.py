@@ -1,7 +1,9 @@
 """Scripted play in PushT: the data a small world model learns from, without a download.
 
-A vectorised policy wanders, jitters near the block and, most of the time, walks round the block,
-touches a random point of its outline and pushes. Episode ``i`` of seed ``s`` is the same whatever
+A vectorised policy wanders, pokes at the block and, most of the time, walks round it, touches a
+random point of its outline and pushes; it stays in the picture. On demand it also jitters: random
+commands like a planner's candidates, which may leave the picture, so that a model learns what
+comes of them and a planner cannot dream them up. Episode ``i`` of seed ``s`` is the same whatever
 else is collected beside it: all its random numbers come from its own stream.
 """
 
@@ -17,7 +19,9 @@ Floats = NDArray[np.float64]
 ACTION_SCALE_PX = 100.0  # one unit of a relative action
 _AGENT_RADIUS_PX = 15.0
 _ORBIT_PX = 106.0  # clears the farthest corner of the T (81 px) and the agent's radius
-_WEAK, _WAYPOINT, _APPROACH, _PUSH = range(4)
+_LOW_PX, _HIGH_PX = 14.0, 498.0  # where deliberate targets stay: the agent is always seen
+_WEAK, _WAYPOINT, _APPROACH, _PUSH, _JITTER = range(5)
+_JITTER_STEPS = 5  # a jitter's mean command changes at this interval
 _WEAK_SHARE, _WAYPOINT_SHARE = 0.12, 0.18  # the rest approaches and pushes
 _DRAWS = 12  # uniform numbers a decision may use
 
@@ -78,10 +82,13 @@ class PlayPolicy:
     Args:
         streams: One random stream a world; drawn from once, here.
         steps: Environment steps the policy will be asked for.
+        jitter: Share of behaviours that are jitter, 0..1.
     """
 
-    def __init__(self, streams: list[np.random.Generator], steps: int) -> None:
+    def __init__(self, streams: list[np.random.Generator], steps: int, jitter: float = 0.0) -> None:
         N = len(streams)
+        self._jitter_share = jitter
+        self._jitter_mean = np.zeros((N, 2))
         self._uniform = np.stack([rng.random((steps, _DRAWS)) for rng in streams], 1)
         self._normal = np.stack([rng.standard_normal((steps, 4)) for rng in streams], 1)
         self._mode = np.zeros(N, int)
@@ -112,7 +119,16 @@ class PlayPolicy:
         size = np.linalg.norm(command, axis=1, keepdims=True)
         command *= np.minimum(1.0, self._limit[:, None] / np.maximum(size, 1e-9))
         command = np.where((self._mode == _WEAK)[:, None], self._weak(states, u), command + noise)
+        target = np.clip(agent + ACTION_SCALE_PX * command, _LOW_PX, _HIGH_PX)
+        command = (target - agent) / ACTION_SCALE_PX
+        command = np.where((self._mode == _JITTER)[:, None], self._jitter(u, normal), command)
         return np.clip(command, -1, 1).astype(np.float32)
+
+    def _jitter(self, u: Floats, normal: Floats) -> Floats:
+        """Commands like a planner's candidates: a mean for some steps, white noise on top."""
+        if self._step % _JITTER_STEPS == 1:
+            self._jitter_mean = 1.2 * (u[:, :2] - 0.5)
+        return self._jitter_mean + (0.05 + 2 * self._white_std[:, None]) * normal[:, 2:]
 
     def _weak(self, states: Floats, u: Floats) -> Floats:
         """Uniform actions whose target stays within 100 px of the block on each axis."""
@@ -127,13 +143,17 @@ class PlayPolicy:
         arrived = (self._mode == _APPROACH) & near
         if arrived.any():
             self._begin_push(states, arrived, u)
-        ended = (self._left <= 0) | (near & ~arrived & (self._mode != _WEAK))
+        ended = (self._left <= 0) | (
+            near & ~arrived & (self._mode != _WEAK) & (self._mode != _JITTER)
+        )
         if not ended.any():
             return
         choice = u[:, 2]
         mode = np.where(choice < _WEAK_SHARE, _WEAK, _APPROACH)
         mode[(choice >= _WEAK_SHARE) & (choice < _WEAK_SHARE + _WAYPOINT_SHARE)] = _WAYPOINT
-        length = np.select([mode == _WEAK, mode == _WAYPOINT], [5 + 15 * u[:, 3], 15.0], 30.0)
+        mode[choice > 1 - self._jitter_share] = _JITTER
+        short = (mode == _WEAK) | (mode == _JITTER)
+        length = np.select([short, mode == _WAYPOINT], [5 + 15 * u[:, 3], 15.0], 30.0)
         self._mode = np.where(ended, mode, self._mode)
         self._left = np.where(ended, length.astype(int), self._left)
         waypoint = 30 + 452 * u[:, 4:6]
@@ -141,7 +161,7 @@ class PlayPolicy:
         self._gain = np.where(ended, 0.4 + 0.9 * u[:, 6], self._gain)
         self._limit = np.where(ended, 0.15 + 0.45 * u[:, 7], self._limit)
         self._drift_std = np.where(ended, 0.25 * u[:, 8] ** 2, self._drift_std)
-        self._white_std = np.where(ended, 0.20 * u[:, 9] ** 2, self._white_std)
+        self._white_std = np.where(ended, 0.20 * u[:, 9], self._white_std)
         self._choose_contact(states, ended, u)
 
     def _choose_contact(self, states: Floats, rows: NDArray[np.bool_], u: Floats) -> None:
@@ -200,7 +220,7 @@ class PlayWorlds(PushTWorlds):
         self.step(self.states()[:, :2] + ACTION_SCALE_PX * np.asarray(actions, np.float64))
 
 
-def play(seed: int, episodes: int, steps: int, first: int = 0) -> PlayEpisodes:
+def play(seed: int, episodes: int, steps: int, first: int = 0, jitter: float = 0.0) -> PlayEpisodes:
     """Record ``episodes`` play episodes of ``steps`` environment steps.
 
     Args:
@@ -208,11 +228,12 @@ def play(seed: int, episodes: int, steps: int, first: int = 0) -> PlayEpisodes:
         episodes: How many.
         steps: Environment steps in each.
         first: Index of the first episode, so that a collection can be made in parts.
+        jitter: Share of behaviours that are jitter, 0..1.
     """
     streams = [np.random.default_rng([seed, first + i]) for i in range(episodes)]
     worlds = PlayWorlds(episodes)
     worlds.set_states(start_states(streams))
-    policy = PlayPolicy(streams, steps)
+    policy = PlayPolicy(streams, steps, jitter)
     states = np.empty((episodes, steps + 1, 7))
     actions = np.empty((episodes, steps, 2), np.float32)
     states[:, 0] = worlds.states()

@@ -24,6 +24,7 @@ from jepa_wm.errors import ConfigError
 from jepa_wm.launch import launch
 from jepa_wm.training.dataset import ARRAYS, DatasetInfo, array_shapes
 
+_COUNTS = ("episodes", "steps", "block", "image_size", "workers", "seed")
 CHUNK = 100  # episodes simulated side by side and written at once
 GOAL_POSE = (256.0, 256.0, math.pi / 4)  # the green decoration of the default environment
 RENDER_SIZE = 224  # what the environment shows; the stored frames are resized from it
@@ -40,9 +41,10 @@ class CollectConfig:
     image_size: int
     seed: int
     workers: int
+    jitter: float
 
     def __post_init__(self) -> None:
-        for name in ("episodes", "steps", "block", "image_size", "workers"):
+        for name in _COUNTS[:-1]:
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}={getattr(self, name)} must be at least 1")
         if self.steps % self.block:
@@ -59,6 +61,7 @@ class CollectConfig:
             action_dim=2,
             seed=self.seed,
             env="jepa_wm/PushT-v0",
+            jitter=self.jitter,
         )
 
 
@@ -89,7 +92,7 @@ def shrink(frames: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
 def collect_chunk(config: CollectConfig, first: int, count: int) -> int:
     """Simulate, render and store episodes [first, first+count); return ``count``."""
     torch.set_num_threads(1)
-    episodes = play(config.seed, count, config.steps, first)
+    episodes = play(config.seed, count, config.steps, first, config.jitter)
     seen = episodes.states[:, :: config.block]  # [E,F,7]
     rows = slice(first, first + count)
     frames, states, actions = (
@@ -131,7 +134,8 @@ def main(options: dict[str, Any]) -> None:
     """Read the options, collect, say where the data is."""
     config = CollectConfig(
         out=Path(str(options["out"])).expanduser(),
-        **{name: int(options[name]) for name in CollectConfig.__annotations__ if name != "out"},
+        jitter=float(options["jitter"]),
+        **{name: int(options[name]) for name in _COUNTS},
     )
     info = collect(config)
     print(f"{info.done} episodes of {info.frames} frames in {config.out}")

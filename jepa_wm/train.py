@@ -22,7 +22,15 @@ from jepa_wm.training.lewm import TrainConfig, Trainer
 from jepa_wm.training.network import NetworkConfig
 from jepa_wm.viz.training import training_curves
 
-_WHERE = ("data", "holdout", "out", "resume", "device", "threads")  # not part of the run itself
+_WHERE = (
+    "data",
+    "holdout",
+    "out",
+    "init",
+    "resume",
+    "device",
+    "threads",
+)  # not part of the run itself
 
 
 def train_config(options: dict[str, Any]) -> TrainConfig:
@@ -55,6 +63,8 @@ def main(options: dict[str, Any]) -> None:
     data = PlayDataset(Path(str(options["data"])).expanduser())
     holdout = options["holdout"] and PlayDataset(Path(str(options["holdout"])).expanduser())
     trainer = Trainer(train_config(options), data, holdout or None, out, device)
+    if options["init"] is not None:
+        trainer.start_from(Path(str(options["init"])).expanduser())
     if options["resume"] is not None:
         trainer.resume(Path(str(options["resume"])).expanduser())
     elif (out / "checkpoint.pt").exists():

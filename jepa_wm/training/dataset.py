@@ -30,6 +30,7 @@ class DatasetInfo:
         action_dim: Size of one environment action.
         seed: Seed of the play policy.
         env: What was played.
+        jitter: Share of random commands among the behaviours of the play policy.
     """
 
     episodes: int
@@ -40,6 +41,7 @@ class DatasetInfo:
     action_dim: int
     seed: int
     env: str
+    jitter: float = 0.0
 
     def save(self, folder: Path) -> None:
         """Write ``meta.json`` atomically."""

@@ -46,7 +46,9 @@ def bundle_meta(trainer: Trainer) -> dict[str, Any]:
     interpolation = encoder.pop("pos_interp")
     predictor = asdict(network.predictor(info.block * info.action_dim))
     hidden = ("action_hidden", "proj_hidden")  # told by tensor shapes
-    mean, std = trainer.data.action_statistics()
+    # what the network was trained with; a run that started from another may not match its data
+    buffers = (trainer.network.action_mean, trainer.network.action_std)
+    mean, std = (buffer[: info.action_dim].tolist() for buffer in buffers)
     return {
         "general.name": f"lewm-pusht-{network.image_size}px",
         "general.license": "mit",
@@ -72,8 +74,8 @@ def bundle_meta(trainer: Trainer) -> dict[str, Any]:
         "jepa.pre.crop": network.image_size,
         "jepa.pre.resample": "bilinear",
         "jepa.pre.resize_mode": "squash",
-        "jepa_wm.action.mean": [float(x) for x in mean],
-        "jepa_wm.action.std": [float(x) for x in std],
+        "jepa_wm.action.mean": mean,
+        "jepa_wm.action.std": std,
         "jepa_wm.action.low": [ACTION_LOW] * info.action_dim,
         "jepa_wm.action.high": [ACTION_HIGH] * info.action_dim,
         "jepa_wm.action.block": info.block,

@@ -316,27 +316,47 @@ class Trainer:
         )
         part.replace(self.out / "checkpoint.pt")
 
+    def start_from(self, path: Path) -> None:
+        """Take weights and statistics, not the optimiser or the step, from another run.
+
+        Raises:
+            ConfigError: the file is missing, unreadable, or of a network with other sizes.
+        """
+        saved = self._read(path, "init")
+        try:
+            self.network.load_state_dict(saved["network"])
+        except (RuntimeError, KeyError) as error:
+            raise ConfigError(f"init={path} is of another network: {error}") from error
+
+    def _read(self, path: Path, option: str) -> dict[str, Any]:
+        """Read a checkpoint file without unpickling anything but tensors and plain values."""
+        if not path.is_file():
+            raise ConfigError(f"{option}={path}: no such checkpoint")
+        try:
+            saved: dict[str, Any] = torch.load(path, map_location=self.device, weights_only=True)
+        except _UNREADABLE as error:
+            first_line = str(error).partition("\n")[0]
+            raise ConfigError(
+                f"{path} is not a checkpoint of this trainer: {first_line}"
+            ) from error
+        return saved
+
     def resume(self, path: Path) -> None:
         """Continue from a checkpoint of the same run.
 
         Raises:
             ConfigError: the file is missing, unreadable, or from a run with other settings.
         """
-        if not path.is_file():
-            raise ConfigError(f"resume={path}: no such checkpoint")
+        saved = self._read(path, "resume")
         try:
-            saved: dict[str, Any] = torch.load(path, map_location=self.device, weights_only=True)
             step, config = int(saved["step"]), saved["config"]
             differing = _differences(config, asdict(self.config))
             if differing:
                 raise ConfigError(f"{path} is from a run with other settings: {differing}")
             self.network.load_state_dict(saved["network"])
             self.optimizer.load_state_dict(saved["optimizer"])
-        except _UNREADABLE as error:
-            first_line = str(error).partition("\n")[0]
-            raise ConfigError(
-                f"{path} is not a checkpoint of this trainer: {first_line}"
-            ) from error
+        except (RuntimeError, KeyError, ValueError, TypeError) as error:
+            raise ConfigError(f"{path} is not a checkpoint of this trainer: {error}") from error
         self.step = step
 
 
