@@ -21,11 +21,12 @@ from jepa_wm.envs.play import play
 from jepa_wm.envs.rendering import PushTRenderer
 from jepa_wm.envs.shapes import make_block
 from jepa_wm.errors import ConfigError
+from jepa_wm.experiments.dreams import OFFSET, dream
 from jepa_wm.launch import launch
 from jepa_wm.training.dataset import ARRAYS, DatasetInfo, array_shapes
 
 _COUNTS = ("episodes", "steps", "block", "image_size", "workers", "seed")
-CHUNK = 100  # episodes simulated side by side and written at once
+CHUNK = 400  # episodes simulated side by side and written at once
 GOAL_POSE = (256.0, 256.0, math.pi / 4)  # the green decoration of the default environment
 RENDER_SIZE = 224  # what the environment shows; the stored frames are resized from it
 
@@ -42,6 +43,7 @@ class CollectConfig:
     seed: int
     workers: int
     jitter: float
+    model: str | None
 
     def __post_init__(self) -> None:
         for name in _COUNTS[:-1]:
@@ -49,6 +51,10 @@ class CollectConfig:
                 raise ConfigError(f"{name}={getattr(self, name)} must be at least 1")
         if self.steps % self.block:
             raise ConfigError(f"steps={self.steps} must be a multiple of block={self.block}")
+        if self.model is not None and self.steps != OFFSET:
+            raise ConfigError(
+                f"steps={self.steps}: with model= an episode is a plan, steps={OFFSET}"
+            )
 
     def info(self) -> DatasetInfo:
         """Describe the dataset before its first episode."""
@@ -62,6 +68,7 @@ class CollectConfig:
             seed=self.seed,
             env="jepa_wm/PushT-v0",
             jitter=self.jitter,
+            model=self.model,
         )
 
 
@@ -92,13 +99,16 @@ def shrink(frames: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
 def collect_chunk(config: CollectConfig, first: int, count: int) -> int:
     """Simulate, render and store episodes [first, first+count); return ``count``."""
     torch.set_num_threads(1)
-    episodes = play(config.seed, count, config.steps, first, config.jitter)
+    renderer = PushTRenderer(RENDER_SIZE, make_block("T"), GOAL_POSE)
+    if config.model is None:
+        episodes = play(config.seed, count, config.steps, first, config.jitter)
+    else:
+        episodes = dream(config.model, config.seed, count, first, renderer)
     seen = episodes.states[:, :: config.block]  # [E,F,7]
     rows = slice(first, first + count)
     frames, states, actions = (
         np.load(config.out / f"{name}.npy", mmap_mode="r+") for name in ARRAYS
     )
-    renderer = PushTRenderer(RENDER_SIZE, make_block("T"), GOAL_POSE)
     for row, episode in zip(range(first, first + count), seen, strict=True):
         full = np.stack([renderer.render(state) for state in episode])
         frames[row] = shrink(full, config.image_size)
@@ -135,6 +145,7 @@ def main(options: dict[str, Any]) -> None:
     config = CollectConfig(
         out=Path(str(options["out"])).expanduser(),
         jitter=float(options["jitter"]),
+        model=None if options["model"] is None else str(options["model"]),
         **{name: int(options[name]) for name in _COUNTS},
     )
     info = collect(config)

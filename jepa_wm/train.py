@@ -16,7 +16,7 @@ import torch.distributed as dist
 from jepa_wm.errors import ConfigError
 from jepa_wm.launch import launch
 from jepa_wm.runtime import resolve_device
-from jepa_wm.training.dataset import PlayDataset
+from jepa_wm.training.dataset import PlayDataset, open_datasets
 from jepa_wm.training.export import export
 from jepa_wm.training.lewm import TrainConfig, Trainer
 from jepa_wm.training.network import NetworkConfig
@@ -60,7 +60,8 @@ def main(options: dict[str, Any]) -> None:
     torch.set_num_threads(int(options["threads"]))
     device = join_ranks(resolve_device(str(options["device"])))
     out = Path(str(options["out"])).expanduser()
-    data = PlayDataset(Path(str(options["data"])).expanduser())
+    folders = options["data"] if isinstance(options["data"], list) else [options["data"]]
+    data = open_datasets([Path(str(folder)).expanduser() for folder in folders])
     holdout = options["holdout"] and PlayDataset(Path(str(options["holdout"])).expanduser())
     trainer = Trainer(train_config(options), data, holdout or None, out, device)
     if options["init"] is not None:

@@ -216,8 +216,10 @@ class PlanReport:
         filmed = [episode for episode in episodes if episode.frames is not None]
         if filmed:
             figures["filmstrip"] = filmstrip(filmed[0])
+            is_fixed = self.options["env"].get("draw_goal") == "fixed"
             film = Film(
-                measures=self.measures if self.scored else (), note=self.options["task"]["note"]
+                measures=self.measures if self.scored else (),
+                note=self.options["task"]["note"] if is_fixed else "",
             )
             path = self.folder / f"episodes.{self.options['video']}"
             write_video(path, film_frames(filmed, film), _FPS)

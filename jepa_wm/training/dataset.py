@@ -7,6 +7,7 @@ A dataset is a folder: ``meta.json`` and three memory-mapped arrays, one row an 
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ class DatasetInfo:
         seed: Seed of the play policy.
         env: What was played.
         jitter: Share of random commands among the behaviours of the play policy.
+        model: Bundle whose plans were executed instead of play, or None.
     """
 
     episodes: int
@@ -42,6 +44,7 @@ class DatasetInfo:
     seed: int
     env: str
     jitter: float = 0.0
+    model: str | None = None
 
     def save(self, folder: Path) -> None:
         """Write ``meta.json`` atomically."""
@@ -165,3 +168,48 @@ class PlayDataset:
             self.actions[episode, times[:, :-1]],
             self.states[episode, times],
         )
+
+
+class Mixture:
+    """Several datasets in equal parts: row i of a batch comes from dataset i mod n.
+
+    Sizes, statistics and description are those of the first; block and frame size must agree.
+    """
+
+    def __init__(self, parts: Sequence[PlayDataset]) -> None:
+        self.parts = parts
+        self.folder, self.info = parts[0].folder, parts[0].info
+        for part in parts[1:]:
+            for name in ("image_size", "block", "action_dim"):
+                mine, theirs = getattr(part.info, name), getattr(self.info, name)
+                if mine != theirs:
+                    raise ConfigError(
+                        f"{part.folder} has {name} {mine}, {self.folder} has {theirs}: "
+                        "datasets of one run must agree"
+                    )
+        self.action_statistics = parts[0].action_statistics
+        self.pixel_statistics = parts[0].pixel_statistics
+
+    def sha256(self) -> str:
+        """Return one content hash of all parts."""
+        return hashlib.sha256("".join(part.sha256() for part in self.parts).encode()).hexdigest()
+
+    def windows(
+        self, rng: np.random.Generator, batch: int, length: int, rows: slice = slice(None)
+    ) -> Windows:
+        """Draw windows as ``PlayDataset.windows`` does, parts interleaved."""
+        count = len(self.parts)
+        drawn = [part.windows(rng, -(-batch // count), length) for part in self.parts]
+        order = np.arange(batch)[rows]
+        return Windows(
+            *(
+                np.stack([getattr(drawn[i % count], name)[i // count] for i in order])
+                for name in ("frames", "actions", "states")
+            )
+        )
+
+
+def open_datasets(folders: Sequence[str | Path]) -> PlayDataset | Mixture:
+    """Open one dataset, or several as a mixture."""
+    parts = [PlayDataset(folder) for folder in folders]
+    return parts[0] if len(parts) == 1 else Mixture(parts)

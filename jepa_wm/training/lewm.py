@@ -22,7 +22,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from jepa_wm.errors import ConfigError
-from jepa_wm.training.dataset import PlayDataset
+from jepa_wm.training.dataset import Mixture, PlayDataset
 from jepa_wm.training.losses import prediction_loss, random_directions, sigreg
 from jepa_wm.training.network import BatchNorm, NetworkConfig, TrainingNetwork, state_targets
 from jepa_wm.training.probes import ProbeResult, effective_rank, probe
@@ -111,7 +111,7 @@ class Trainer:
     def __init__(
         self,
         config: TrainConfig,
-        data: PlayDataset,
+        data: PlayDataset | Mixture,
         holdout: PlayDataset | None,
         out: Path,
         device: torch.device,

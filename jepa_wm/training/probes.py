@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from jepa_wm.training.dataset import PlayDataset
+from jepa_wm.training.dataset import Mixture, PlayDataset
 from jepa_wm.training.network import BatchNorm, TrainingNetwork, state_targets
 
 
@@ -51,7 +51,9 @@ def _linear_r2(z: Tensor, target: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def probe(network: TrainingNetwork, data: PlayDataset, windows: int, seed: int) -> ProbeResult:
+def probe(
+    network: TrainingNetwork, data: PlayDataset | Mixture, windows: int, seed: int
+) -> ProbeResult:
     """Evaluate ``network`` on ``windows`` windows of six frames drawn from ``data``.
 
     BatchNorm uses the statistics of the probe's own batch: at high learning rates the running ones

@@ -19,7 +19,17 @@ def free_port():
 def play_folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("play")
     collect(
-        CollectConfig(out=folder, episodes=6, steps=40, block=5, image_size=16, seed=3, workers=1)
+        CollectConfig(
+            out=folder,
+            episodes=6,
+            steps=40,
+            block=5,
+            image_size=16,
+            seed=3,
+            workers=1,
+            jitter=0.3,
+            model=None,
+        )
     )
     return folder
 

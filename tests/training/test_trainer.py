@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import torch
 
+from jepa_wm.collect import CollectConfig, collect
 from jepa_wm.control.interfaces import Context
 from jepa_wm.errors import ConfigError
 from jepa_wm.models import load_world_model
-from jepa_wm.training.dataset import PlayDataset
+from jepa_wm.training.dataset import PlayDataset, open_datasets
 from jepa_wm.training.export import export
 from jepa_wm.training.lewm import Trainer, learning_rate
 from jepa_wm.training.network import state_targets
@@ -73,6 +74,38 @@ def test_rollout_term_predicts_from_predictions(dataset, config, tmp_path):
     encoded, own = seen
     assert torch.equal(own[:, 0], encoded[:, 0])
     assert torch.equal(own[:, 1:], encoded[:, :-1] + 1000.0)
+
+
+def test_a_mixture_takes_equal_parts(play_folder, tmp_path):
+    other = tmp_path / "other"
+    collect(
+        CollectConfig(
+            out=other, episodes=2, steps=20, block=5, image_size=16, seed=8, workers=1,
+            jitter=0.0, model=None,
+        )
+    )  # fmt: skip
+    mixture = open_datasets([play_folder, other])
+    batch = mixture.windows(np.random.default_rng(0), 7, 3)
+    assert batch.frames.shape == (7, 3, 16, 16, 3)
+    for row, states in enumerate(batch.states):
+        source = mixture.parts[row % 2].states.reshape(-1, 7)
+        assert (source == states[0]).all(1).any()
+    halves = [mixture.windows(np.random.default_rng(0), 7, 3, slice(r, None, 2)) for r in (0, 1)]
+    assert np.array_equal(
+        np.concatenate([h.actions for h in halves])[[0, 4, 1, 5, 2, 6, 3]], batch.actions
+    )
+
+
+def test_a_run_can_start_from_anothers_weights(dataset, config, tmp_path):
+    first = Trainer(config, dataset, None, tmp_path, CPU)
+    first.run()
+    second = Trainer(replace(config, seed=9), dataset, None, tmp_path / "second", CPU)
+    assert not torch.equal(weights(first), weights(second))
+    second.start_from(tmp_path / "checkpoint.pt")
+    assert torch.equal(weights(first), weights(second)) and second.step == 0
+    wider = replace(config, network=replace(config.network, proj_hidden=32))
+    with pytest.raises(ConfigError, match="another network"):
+        Trainer(wider, dataset, None, tmp_path, CPU).start_from(tmp_path / "checkpoint.pt")
 
 
 def test_a_resumed_run_is_the_uninterrupted_one(dataset, config, tmp_path):
