@@ -11,17 +11,21 @@ so that frame needs neither key nor value, and biases drop out of the difference
 most ``n_frames`` keys is written out, because kernels for long sequences are slower here.
 """
 
+import math
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from jepa_wm.models.cores import map_on_cores
 from jepa_wm.models.lewm_predictor import Predictor, PredictorBlock
 from jepa_wm.models.packed import PackedLinear
 
-CHUNK_ROWS = 320  # sample rows in flight on a CPU: the working set stays in the caches
+PIECE_ROWS = 160  # most sample rows of one piece on a CPU; larger ones leave the caches
+THREAD_ROWS = 64  # sample rows from which one more thread pays
 SCRATCH_BYTES = 31 << 20
 Key = tuple[Tensor, Tensor]  # key and value of one frame, [b,s or 1,heads,d]
 
@@ -99,20 +103,23 @@ class FastRollout:
 
     def __call__(self, z: Tensor, past: Tensor, actions: Tensor) -> Tensor:
         """Roll out z [B,T,D], past [B,T-1,A], actions [B,S,H,A] -> float32 [B,S,H,D]."""
-        B, S, H, _ = actions.shape
-        result = torch.empty(B, S, H, self.config.embed_dim, device=z.device)
-        rows = CHUNK_ROWS if z.device.type == "cpu" else B * S
-        s_step = min(S, rows)
-        b_step = max(1, rows // S)
-        for b in range(0, B, b_step):
-            for s in range(0, S, s_step):
-                part = slice(b, b + b_step)
-                chunk = actions[part, s : s + s_step]
-                result[part, s : s + s_step] = self._roll(z[part], past[part], chunk)
-        return result
+        B, S = actions.shape[:2]
+        if z.device.type != "cpu":
+            return self._roll(z, past, actions)
+        count = max(math.ceil(S / PIECE_ROWS), 2 if S >= 2 * THREAD_ROWS else 1)  # pieces a row
+        step = max(1, PIECE_ROWS // S)  # or rows a piece
+        rows = [slice(b, b + step) for b in range(0, B, step)]
+        pieces = [
+            (z[row], past[row], part)
+            for row in rows
+            for part in actions[row].tensor_split(count, 1)
+        ]
+        most = pieces[0][2].shape[:2].numel() // THREAD_ROWS
+        rolled = iter(map_on_cores(self._roll, pieces, most))
+        return torch.cat([torch.cat([*islice(rolled, count)], 1) for _ in rows])
 
     def _roll(self, z: Tensor, past: Tensor, actions: Tensor) -> Tensor:
-        """Roll out one chunk that fits the caches."""
+        """Roll out one piece."""
         b, s, H, _ = actions.shape
         T, n = z.shape[1], self.config.n_frames
         # frames before the newest share frame and action over all samples

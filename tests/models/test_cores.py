@@ -1,0 +1,89 @@
+import threading
+
+import pytest
+import torch
+
+from jepa_wm.control.interfaces import Context
+from jepa_wm.models import load_world_model
+from jepa_wm.models.cores import map_on_cores
+
+
+@pytest.fixture
+def threads():
+    """Set the number of threads; it is what it was afterwards."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+def test_results_come_in_the_order_of_the_pieces(threads):
+    threads(4)
+    barrier = threading.Barrier(2, timeout=20)
+
+    def late(x):
+        if x < 2:  # the first piece cannot end before the second has begun
+            barrier.wait()
+        return torch.tensor(x)
+
+    assert [int(y) for y in map_on_cores(late, [(i,) for i in range(9)])] == list(range(9))
+
+
+@pytest.mark.parametrize(
+    ("have", "pieces", "most", "share"),
+    [
+        (2, 2, 9, 1),
+        (5, 2, 9, 2),
+        (3, 8, 9, 1),
+        (4, 1, 9, 4),
+        (4, 1, 1, 1),
+        (9, 2, 3, 3),
+        (2, 1, 0, 1),
+    ],
+)
+def test_threads_are_shared_out_and_given_back(threads, have, pieces, most, share):
+    threads(have)
+    seen = map_on_cores(lambda _: torch.tensor(torch.get_num_threads()), [(0,)] * pieces, most)
+    assert [int(n) for n in seen] == [share] * pieces
+    assert torch.get_num_threads() == have
+    later = []
+    thread = threading.Thread(target=lambda: later.append(torch.get_num_threads()))
+    thread.start()
+    thread.join()
+    assert later == [have]
+
+
+@pytest.mark.parametrize("mode", [True, False])
+def test_the_mode_of_the_caller_holds_in_the_pieces(threads, mode):
+    threads(2)
+    with torch.inference_mode(mode):
+        found = map_on_cores(lambda: torch.tensor(torch.is_inference_mode_enabled()), [()] * 2)
+    assert [bool(x) for x in found] == [mode, mode]
+
+
+def test_an_error_in_a_piece_is_raised_and_the_threads_are_given_back(threads):
+    threads(2)
+
+    def fail(x):
+        raise ValueError(f"piece {x}")
+
+    with pytest.raises(ValueError, match="piece 0"):
+        map_on_cores(fail, [(0,), (1,)])
+    assert torch.get_num_threads() == 2
+
+
+@pytest.mark.parametrize("shape", [(1, 300), (3, 61), (2, 333), (4, 1)])
+def test_rollouts_do_not_depend_on_the_number_of_threads(tiny, threads, shape):
+    B, S = shape
+    model = load_world_model(tiny("lewm"), torch.device("cpu"))
+    D = model.predictor.config.embed_dim
+    generator = torch.Generator().manual_seed(0)
+    z, past, actions = (
+        torch.randn(*size, generator=generator) for size in ((B, 2, D), (B, 1, 10), (B, S, 4, 10))
+    )
+    found = []
+    for count in (1, 2, 3):
+        threads(count)
+        found.append(model.rollout(Context(z, past), actions))
+    assert all(torch.equal(found[0], other) for other in found[1:])
+    reference = model.rollout_reference(Context(z, past), actions)
+    torch.testing.assert_close(found[0], reference, rtol=1e-4, atol=1e-5)
