@@ -110,8 +110,11 @@ def count_flops(solve: Callable[[], object]) -> int:
     mapping = {}
     if hasattr(torch.ops.mkldnn, "_linear_pointwise"):
         mapping[torch.ops.mkldnn._linear_pointwise] = packed
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # the counter sees its own thread alone
     with FlopCounterMode(display=False, custom_mapping=mapping) as counter:
         solve()
+    torch.set_num_threads(threads)
     return counter.get_total_flops()
 
 
