@@ -46,24 +46,27 @@ def build(node: dict[str, Any], what: str) -> Any:
         raise ConfigError(f"{what}: {_one_line(cause)}") from error
 
 
-def preset(group: str, name: str, **changes: Any) -> Any:
-    """Instantiate ``conf/<group>/<name>.yaml``, with some of its values changed.
+def preset_node(group: str, name: str) -> dict[str, Any]:
+    """Return the plain values of ``conf/<group>/<name>.yaml``, for ``build``.
 
     Args:
         group: ``planner``, ``objective`` or ``env``.
         name: File name without ``.yaml``.
-        changes: Values that replace the file's.
 
     Raises:
-        ConfigError: there is no such file, or it does not take the values.
+        ConfigError: there is no such file.
     """
     folder = resources.files("jepa_wm.conf") / group
     path = folder / f"{name}.yaml"
     if not path.is_file():
         names = sorted(f.name.removesuffix(".yaml") for f in folder.iterdir() if ".yaml" in f.name)
         raise ConfigError(f"no preset {group}={name}; there are {', '.join(names)}")
-    node = OmegaConf.to_container(OmegaConf.create(path.read_text()))
-    return build({**node, **changes}, f"{group}={name}")  # type: ignore[dict-item]
+    return OmegaConf.to_container(OmegaConf.create(path.read_text()))  # type: ignore[return-value]
+
+
+def preset(group: str, name: str) -> Any:
+    """Instantiate ``conf/<group>/<name>.yaml``; see ``preset_node``."""
+    return build(preset_node(group, name), f"{group}={name}")
 
 
 def launch(main: Callable[[dict[str, Any]], None], config_name: str) -> None:

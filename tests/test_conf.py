@@ -9,6 +9,8 @@ from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
 
 import jepa_wm.conf
+from jepa_wm.bundle.reader import Bundle
+from jepa_wm.experiments.setup import make_objective
 from jepa_wm.launch import build, preset
 
 CONF = Path(jepa_wm.conf.__path__[0])
@@ -32,14 +34,14 @@ def test_every_root_composes(name):
 @pytest.mark.parametrize("env", options("env"))
 @pytest.mark.parametrize("planner", options("planner"))
 @pytest.mark.parametrize("objective", options("objective"))
-def test_every_combination_instantiates(env, planner, objective):
+def test_every_combination_instantiates(env, planner, objective, tiny):
+    bundle = Bundle.open(tiny("lewm"))
     node = composed("plan", f"env={env}", f"planner={planner}", f"objective={objective}")
     build(node["env"], "env").close()
     assert build(node["planner"], "planner").horizon >= 1
     goal = torch.randn(2, 8)
-    cost = build(node["objective"], "objective")(goal)(
-        torch.randn(2, 5, 3, 8), torch.zeros(2, 5, 3, 4)
-    )
+    factory = make_objective(node["objective"], bundle, torch.device("cpu"))
+    cost = factory(goal)(torch.randn(2, 5, 3, 8), torch.zeros(2, 5, 3, 4))
     assert cost.shape == (2, 5) and cost.dtype == torch.float32
     assert set(node["task"]) >= {"success", "state", "measures", "play", "worlds"}
 

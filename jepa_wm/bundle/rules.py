@@ -188,6 +188,12 @@ def _actions(get: Lookup) -> Iterator[str]:
             yield f"jepa_wm.action.{name} has {len(found)} entries, wanted {wanted}"
 
 
+def _goal_map(get: Lookup) -> Iterator[str]:
+    found, width = get("jepa_wm.goal.map"), get("jepa.enc.embed_dim")
+    if found is not None and (not found or len(found) % width):
+        yield f"jepa_wm.goal.map has {len(found)} entries, wanted whole rows of {width}"
+
+
 def _pairs(get: Lookup) -> Iterator[str]:
     for first, second in (
         ("jepa_wm.action.mean", "jepa_wm.action.std"),
@@ -219,5 +225,6 @@ _RELATIONS: tuple[Callable[[Lookup], Iterator[str]], ...] = (
     _ac,
     _labels,
     _actions,
+    _goal_map,
     _pairs,
 )

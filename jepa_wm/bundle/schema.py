@@ -233,6 +233,8 @@ _ROWS = (
          "mean of the proprioception, environment units"),
     _floats("jepa_wm.proprio.std", None, 1e-9, 1e6,
          "standard deviation of the proprioception, environment units"),
+    _floats("jepa_wm.goal.map", None, -1e6, 1e6,
+         "linear map of latent differences for goal distances, row-major [k, latent width]"),
     _text("jepa_wm.source.*", "",
          "where the weights come from: sha256 of the source, entry of the checkpoint, url, ..."),
 )  # fmt: skip

@@ -42,9 +42,12 @@ class GoalDistance:
         norm: ``l2``, ``l1`` or ``cosine``.
         reduce: ``sum`` or ``mean`` over the latent's dimensions (for cosine: over its tokens).
         steps: ``last``, ``all`` or ``min`` over the horizon.
+        goal_map: Linear map float [k,D] applied to latents and goal along their last axis before
+            they are compared, or None. A latent's own L2 weighs its columns as training left them;
+            a map can weigh what matters to the task (``jepa_wm.goal.map`` of a bundle).
 
     Raises:
-        ValueError: a setting is not one of these.
+        ValueError: a setting is not one of these, or the map does not fit the latents.
 
     Source: LeWM is l2 / sum / last (stable-worldmodel ``GoalMSE``); V-JEPA 2-AC is l1 / mean /
         last.
@@ -55,8 +58,13 @@ class GoalDistance:
     norm: str
     reduce: str
     steps: str
+    goal_map: Tensor | None = None
 
     def __post_init__(self) -> None:
+        width = self.goal_z.shape[-1]
+        shape = None if self.goal_map is None else list(getattr(self.goal_map, "shape", ()))
+        if shape is not None and (len(shape) != 2 or shape[1] != width):
+            raise ValueError(f"goal_map must be a tensor [k,{width}] or None, got {self.goal_map}")
         _refuse(
             {
                 "norm": (self.norm, NORMS),
@@ -78,7 +86,10 @@ class GoalDistance:
             )
         if self.steps == "last":
             z = z[:, :, -1:]
-        distance = self._distance(z.float(), goal.float()[:, None, None])  # [B,S,H]
+        z, goal = z.float(), goal.float()
+        if self.goal_map is not None:
+            z, goal = z @ self.goal_map.T, goal @ self.goal_map.T
+        distance = self._distance(z, goal[:, None, None])  # [B,S,H]
         return distance.amin(2) if self.steps == "min" else distance.mean(2)
 
     def _distance(self, z: Tensor, goal: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ from jepa_wm.control.protocol import Segments, cut_segments, picture_tasks, segm
 from jepa_wm.control.runner import make_envs, run_episodes
 from jepa_wm.control.simulator import PoseDistance, SimulatorModel
 from jepa_wm.errors import ConfigError
-from jepa_wm.launch import build, preset
+from jepa_wm.launch import build, preset, preset_node
 from jepa_wm.models import load_world_model
 from jepa_wm.viz.pictures import read_picture
 
@@ -91,7 +91,7 @@ def load_agent(
     device: torch.device,
     *,
     planner: str = "cem",
-    objective: str = "goal_l2",
+    objective: str = "goal",
     dtype: torch.dtype = torch.float32,
     replan_every: int = 1,
 ) -> MPC:
@@ -113,11 +113,25 @@ def load_agent(
     return MPC(
         world_model=load_world_model(bundle, device, dtype),
         planner=preset("planner", planner),
-        objective=preset("objective", objective),
+        objective=make_objective(preset_node("objective", objective), bundle, device),
         codec=action_codec(bundle, action_space, None)[0],
         device=device,
         replan_every=replan_every,
     )
+
+
+def make_objective(
+    node: Mapping[str, Any], bundle: Bundle, device: torch.device
+) -> ObjectiveFactory:
+    """Build an objective factory; ``goal_map: bundle`` takes the bundle's map, if it has one."""
+    values = dict(node)
+    if values.get("goal_map") == "bundle":
+        stored = bundle.get("jepa_wm.goal.map")
+        width = bundle.get("jepa.enc.embed_dim")
+        values["goal_map"] = None
+        if stored is not None:
+            values["goal_map"] = torch.tensor(stored, device=device).view(-1, width)
+    return build(values, "objective")
 
 
 def load_brain(
@@ -136,7 +150,7 @@ def load_brain(
         "play_seed": bundle.get("jepa_wm.source.play_seed"),
         "statistics": source,
     }
-    objective = build(options["objective"], "objective")
+    objective = make_objective(options["objective"], bundle, device)
     world_model = load_world_model(bundle, device, dtype)
     return Brain(world_model, objective, codec, "render", about)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from jepa_wm.bundle.writer import write_bundle
 from jepa_wm.models.lewm import fold_batch_norm
 from jepa_wm.training.lewm import Trainer
-from jepa_wm.training.network import TrainingNetwork
+from jepa_wm.training.network import TrainingNetwork, tolerance_units
 
 ACTION_LOW, ACTION_HIGH = -1.0, 1.0  # the environment's box for relative actions
 
@@ -37,6 +37,18 @@ def bundle_tensors(network: TrainingNetwork) -> dict[str, Tensor]:
         tensors[f"{prefix}.2.weight"] = padded
         tensors[f"{prefix}.2.bias"] = torch.cat([last_bias, torch.zeros(width - len(last))])
     return tensors
+
+
+def goal_map(network: TrainingNetwork) -> list[float]:
+    """Return the map of latents to PushT states in units of the success tolerances, row-major.
+
+    The trained state head gives agent, block and angle; a distance in them weighs 20 px and 20
+    degrees alike, where the latent's own L2 weighs the agent five times the block.
+    """
+    weight = network.state_head.weight.detach().cpu()  # [6, latent_dim]
+    padded = torch.zeros(len(weight), network.config.embed_dim)
+    padded[:, : weight.shape[1]] = weight
+    return (padded * torch.tensor(tolerance_units())[:, None]).flatten().tolist()
 
 
 def bundle_meta(trainer: Trainer) -> dict[str, Any]:
@@ -79,6 +91,7 @@ def bundle_meta(trainer: Trainer) -> dict[str, Any]:
         "jepa_wm.action.low": [ACTION_LOW] * info.action_dim,
         "jepa_wm.action.high": [ACTION_HIGH] * info.action_dim,
         "jepa_wm.action.block": info.block,
+        **({"jepa_wm.goal.map": goal_map(trainer.network)} if config.state_weight else {}),
         "jepa_wm.source.entry": "trained by jepa_wm.train on scripted play",
         "jepa_wm.source.sha256": trainer.data.sha256(),
         "jepa_wm.source.play_seed": str(info.seed),

@@ -21,6 +21,7 @@ STATE_TARGETS = 6  # agent x, y; block centre x, y; cos and sin of the block's a
 _CENTRE_PX = 256.0
 _SPREAD_PX = 110.0
 _ANGLE_SCALE = 1.4  # gives cos and sin of a uniform angle unit variance
+_TOLERANCE_PX, _TOLERANCE_RAD = 20.0, np.pi / 9
 _BLOCK_CENTRE_PX = 285.0 / 7.0  # area centre of the T, in body coordinates along its stem
 
 
@@ -138,6 +139,12 @@ def _projector(dim: int, hidden: int, live: int) -> nn.Sequential:
         nn.Linear(hidden, live),
         nn.ConstantPad1d((0, dim - live), 0.0),
     )
+
+
+def tolerance_units() -> list[float]:
+    """Return how many success tolerances (20 px, 20 degrees) one unit of each target is, [6]."""
+    place = _SPREAD_PX / _TOLERANCE_PX
+    return [place] * 4 + [1 / (_ANGLE_SCALE * _TOLERANCE_RAD)] * 2
 
 
 def state_targets(states: Tensor) -> Tensor:

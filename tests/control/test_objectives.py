@@ -91,10 +91,24 @@ def test_a_weighted_sum_adds_its_terms():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_file_makes_a_factory_that_prefers_the_goal(name):
-    factory = instantiate(OmegaConf.load(str(CONF.joinpath(f"{name}.yaml"))))
+    node = OmegaConf.load(str(CONF.joinpath(f"{name}.yaml")))
+    if node.get("goal_map") == "bundle":  # whoever opens the bundle puts its map in
+        node.goal_map = None
+    factory = instantiate(node)
     goal = torch.randn(2, 8, generator=torch.Generator().manual_seed(0))
     at_goal = goal[:, None, None].expand(2, 1, 5, 8)
     z = torch.cat([at_goal, -at_goal], 1)  # [2,2,5,8]
     cost = factory(goal)(z, torch.zeros(2, 2, 5, 10))
     assert cost.shape == (2, 2)
     assert (cost[:, 0] < cost[:, 1]).all()
+
+
+def test_a_goal_map_weighs_what_it_maps_to():
+    goal = torch.tensor([[1.0, 2.0, 3.0]])
+    goal_map = torch.tensor([[2.0, 0.0, 0.0], [0.0, 0.0, -1.0]])
+    z = torch.tensor([[[[1.5, 9.0, 5.0]]]])  # [1,1,1,3]
+    cost = GoalDistance(goal, norm="l2", reduce="sum", steps="last", goal_map=goal_map)
+    assert cost(z, torch.zeros(1, 1, 1, 2)).item() == pytest.approx(1.0 + 4.0)  # 9.0 is not seen
+    for wrong in (goal_map[:, :2], "bundle"):
+        with pytest.raises(ValueError, match="goal_map"):
+            GoalDistance(goal, norm="l2", reduce="sum", steps="last", goal_map=wrong)
