@@ -35,7 +35,7 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
         {"matplotlib", "numpy", "torch", "imageio", "imageio_ffmpeg", "PIL"},
     ),
     "experiments": (
-        {"errors", "runtime", "launch", "bundle", "models", "control", "viz", "training"},
+        {"errors", "runtime", "launch", "bundle", "models", "control", "viz", "training", "envs"},
         {"torch", "numpy", "gymnasium", "matplotlib", "imageio", "tqdm"},
     ),
     "data": (set(), set()),
