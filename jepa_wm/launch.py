@@ -4,8 +4,10 @@ Leaves call ``launch``; whatever a user gets wrong ends in one line on stderr an
 """
 
 import os
+import re
 import sys
 from collections.abc import Callable
+from difflib import get_close_matches
 from importlib import resources
 from typing import Any
 
@@ -25,8 +27,27 @@ _QUOTING = (
 
 
 def _one_line(error: BaseException) -> str:
-    """Squeeze an error's text into one line, without Hydra's hint about full errors."""
-    return " ".join(str(error).split()).replace("Set the environment variable", "")
+    """Squeeze an error's text into one line, without what only Hydra's developers need."""
+    text = " ".join(str(error).split())
+    for noise in (
+        "Set the environment variable",
+        "Config search path:",
+        "To append to your config",
+    ):
+        text = text.partition(noise)[0]
+    return text.strip().rstrip(".")
+
+
+def _did_you_mean(error: BaseException, config_name: str) -> str:
+    """Suggest option names for a misspelt override, or nothing."""
+    named = re.search(r"Could not override '([^']+)'|Key '([^']+)' is not in struct", str(error))
+    if named is None:
+        return ""
+    text = (resources.files("jepa_wm.conf") / f"{config_name}.yaml").read_text()
+    options = [str(key) for key in OmegaConf.create(text)]
+    wrong = (named[1] or named[2]).split(".")[0]
+    close = get_close_matches(wrong, [*options, "env", "planner", "objective"], n=1)
+    return f"; did you mean {close[0]}?" if close and close[0] != wrong else ""
 
 
 def build(node: dict[str, Any], what: str) -> Any:
@@ -88,7 +109,8 @@ def launch(main: Callable[[dict[str, Any]], None], config_name: str) -> None:
             plain = [OmegaConf.to_container(job, resolve=True) for job in jobs]
         except (HydraException, OmegaConfBaseException) as error:
             special = any("=" in part.partition("=")[2] for part in sys.argv[1:])
-            raise ConfigError(_one_line(error) + (_QUOTING if special else "")) from error
+            hint = _QUOTING if special else _did_you_mean(error, config_name)
+            raise ConfigError(_one_line(error) + hint) from error
         for options in plain:
             main(options)  # type: ignore[arg-type]
 

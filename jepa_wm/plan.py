@@ -14,9 +14,10 @@ from typing import Any
 import torch
 
 from jepa_wm.control.episode import Episode, Rules, Task
+from jepa_wm.control.protocol import Segments
 from jepa_wm.control.statistics import Measure
 from jepa_wm.errors import ConfigError
-from jepa_wm.experiments.report import PlanReport
+from jepa_wm.experiments.report import PLANNER, PlanReport
 from jepa_wm.experiments.setup import (
     GOALS,
     SIMULATOR,
@@ -49,8 +50,8 @@ def check(options: dict[str, Any]) -> None:
     goal = options["goal"]
     if goal not in GOALS and not Path(str(goal)).expanduser().is_file():
         raise ConfigError(
-            f"goal={goal!r}: use play (a later state of held-out play), env (the environment's own "
-            "goal) or the path of a picture (.png, .npy)"
+            f"goal={goal!r}: no such picture; use play (a later state of held-out play), env (the "
+            "environment's own goal) or the path of a picture (.png, .npy)"
         )
     require_video(options["video"])
 
@@ -62,6 +63,25 @@ def run_ceiling(
     ceiling = simulator_brain(options, brain.codec, "the model's")
     agent = make_agent(options, ceiling, torch.device("cpu"))
     return run(options, SIMULATOR, agent, tasks, replace(rules, frames=ceiling.frames, film=()))
+
+
+def run_all(
+    options: dict[str, Any],
+    brain: Brain,
+    report: PlanReport,
+    segments: Segments,
+    tasks: Sequence[Task],
+) -> None:
+    """Run the planner, then what it is compared with, on the same episodes."""
+    name, rules = report.planner_name, report.rules
+    report.add(PLANNER, run(options, name, report.agent, tasks, rules, report.keep))
+    if options["ceiling"]:
+        env = build(options["env"], "env").unwrapped
+        from_states = make_tasks(options, env, segments, True)
+        report.add(SIMULATOR, run_ceiling(options, brain, from_states, rules))
+    if options["baselines"]:
+        for name, policy in baselines(tasks, segments, brain.codec).items():
+            report.add(name, run(options, name, policy, tasks, rules))
 
 
 def main(options: dict[str, Any]) -> None:
@@ -88,13 +108,11 @@ def main(options: dict[str, Any]) -> None:
     with redirect_stdout(sys.stderr if options["output"] == "json" else sys.stdout):
         report = PlanReport(options, brain.about, agent, rules, measures, (device, dtype))
         report.announce()
-        report.add("planner", run(options, report.planner_name, agent, tasks, rules, report.keep))
-        if options["ceiling"]:
-            from_states = make_tasks(options, env.unwrapped, segments, True)
-            report.add(SIMULATOR, run_ceiling(options, brain, from_states, rules))
-        if options["baselines"]:
-            for name, policy in baselines(tasks, segments, brain.codec).items():
-                report.add(name, run(options, name, policy, tasks, rules))
+        try:
+            run_all(options, brain, report, segments, tasks)
+        except KeyboardInterrupt:
+            print(f"finished episodes are in {report.folder}", file=sys.stderr)
+            raise
         report.finish()
     if options["output"] == "json":
         print(report.json())

@@ -181,7 +181,9 @@ class _Cursor:
     def check_count(self, n: int, least: int, most: int, what: str) -> None:
         """Refuse a count that the rest of the file or the limit cannot hold."""
         if n * least > self._size - self.position:
-            raise BundleError(f"claims {n} {what}, more than its {self._size} bytes can hold")
+            raise BundleError(
+                f"claims {n} {what}, more than its {self._size} bytes can hold: truncated?"
+            )
         if n > most:
             raise BundleError(f"claims {n} {what}, at most {most} are allowed")
 

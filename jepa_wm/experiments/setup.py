@@ -237,10 +237,14 @@ def run(
     """Run one agent over the tasks behind a progress bar."""
     size = min(options["num_envs"], len(tasks))
     envs = make_envs(lambda: build(options["env"], "env"), size)
-    with tqdm(desc=name, unit="step", file=sys.stderr) as bar:
+    batches = -(-len(tasks) // size)
+    title = f"{name}, {len(tasks)} episodes, {size} at a time"
+    # the first steps of a batch plan for all of it: without smoothing the estimate would be wild
+    with tqdm(
+        total=batches * rules.budget, desc=title, unit="step", smoothing=0, file=sys.stderr
+    ) as bar:
 
         def progress(done: int, total: int) -> None:
-            bar.total = total
             bar.update(done - bar.n)
 
         try:
