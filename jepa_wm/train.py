@@ -65,7 +65,8 @@ def main(options: dict[str, Any]) -> None:
     holdout = options["holdout"] and PlayDataset(Path(str(options["holdout"])).expanduser())
     trainer = Trainer(train_config(options), data, holdout or None, out, device)
     if options["init"] is not None:
-        trainer.start_from(Path(str(options["init"])).expanduser())
+        starts = options["init"] if isinstance(options["init"], list) else [options["init"]]
+        trainer.start_from([Path(str(start)).expanduser() for start in starts])
     if options["resume"] is not None:
         trainer.resume(Path(str(options["resume"])).expanduser())
     elif (out / "checkpoint.pt").exists():

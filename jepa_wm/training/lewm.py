@@ -9,7 +9,7 @@ import math
 import pickle
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -40,7 +40,7 @@ class TrainConfig:
 
     Attributes:
         network: Sizes.
-        steps: Optimiser steps.
+        steps: Optimiser steps; 0 only renews the BatchNorm statistics and exports.
         batch: Sequences a step, over all ranks.
         learning_rate: Peak rate of AdamW.
         warmup: Steps of linear warm-up; one cosine to zero follows.
@@ -85,8 +85,8 @@ class TrainConfig:
     def __post_init__(self) -> None:
         if self.sigreg_over not in ("batch", "batch_time"):
             raise ConfigError(f"sigreg_over={self.sigreg_over!r}: use batch or batch_time")
-        if self.steps < 1 or self.batch < 1:
-            raise ConfigError(f"steps={self.steps} and batch={self.batch} must be at least 1")
+        if self.steps < 0 or self.batch < 1:
+            raise ConfigError(f"steps={self.steps} must be >= 0 and batch={self.batch} >= 1")
 
 
 def learning_rate(config: TrainConfig, step: int) -> float:
@@ -316,17 +316,30 @@ class Trainer:
         )
         part.replace(self.out / "checkpoint.pt")
 
-    def start_from(self, path: Path) -> None:
-        """Take weights and statistics, not the optimiser or the step, from another run.
+    def start_from(self, paths: Sequence[Path]) -> None:
+        """Take weights and statistics, not the optimiser or the step, from other runs.
+
+        Several runs that share a start are averaged, weight by weight ("model soup", arXiv
+        2203.05482); the BatchNorm statistics are averaged too and want recalibration.
 
         Raises:
-            ConfigError: the file is missing, unreadable, or of a network with other sizes.
+            ConfigError: a file is missing, unreadable, or of a network with other sizes.
         """
-        saved = self._read(path, "init")
-        try:
-            self.network.load_state_dict(saved["network"])
-        except (RuntimeError, KeyError) as error:
-            raise ConfigError(f"init={path} is of another network: {error}") from error
+        found = []
+        for path in paths:
+            saved = self._read(path, "init")
+            try:
+                self.network.load_state_dict(saved["network"])
+            except (RuntimeError, KeyError) as error:
+                raise ConfigError(f"init={path} is of another network: {error}") from error
+            found.append({name: value.clone() for name, value in saved["network"].items()})
+        mean = {
+            name: torch.stack([state[name] for state in found]).mean(0)
+            if value.is_floating_point()
+            else value
+            for name, value in found[0].items()
+        }
+        self.network.load_state_dict(mean)
 
     def _read(self, path: Path, option: str) -> dict[str, Any]:
         """Read a checkpoint file without unpickling anything but tensors and plain values."""

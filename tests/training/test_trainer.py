@@ -101,11 +101,16 @@ def test_a_run_can_start_from_anothers_weights(dataset, config, tmp_path):
     first.run()
     second = Trainer(replace(config, seed=9), dataset, None, tmp_path / "second", CPU)
     assert not torch.equal(weights(first), weights(second))
-    second.start_from(tmp_path / "checkpoint.pt")
+    second.start_from([tmp_path / "checkpoint.pt"])
     assert torch.equal(weights(first), weights(second)) and second.step == 0
+    third = Trainer(replace(config, seed=9), dataset, None, tmp_path / "third", CPU)
+    other = weights(third)
+    third.save()
+    third.start_from([tmp_path / "checkpoint.pt", tmp_path / "third" / "checkpoint.pt"])
+    torch.testing.assert_close(weights(third), (weights(first) + other) / 2)
     wider = replace(config, network=replace(config.network, proj_hidden=32))
     with pytest.raises(ConfigError, match="another network"):
-        Trainer(wider, dataset, None, tmp_path, CPU).start_from(tmp_path / "checkpoint.pt")
+        Trainer(wider, dataset, None, tmp_path, CPU).start_from([tmp_path / "checkpoint.pt"])
 
 
 def test_a_resumed_run_is_the_uninterrupted_one(dataset, config, tmp_path):
