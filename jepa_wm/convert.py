@@ -8,25 +8,43 @@ or the conversion is refused.
 import argparse
 import re
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from jepa_wm.bundle import schema
+from jepa_wm.bundle.quant import FILE_TYPES
 from jepa_wm.bundle.writer import write_bundle
 from jepa_wm.errors import ConversionError
 from jepa_wm.models import FAMILIES
-from jepa_wm.models.checkpoint import open_source
+from jepa_wm.models.checkpoint import UnmatchedError, fits, open_source
+from jepa_wm.models.family import Family
+from jepa_wm.models.source import Source
 from jepa_wm.runtime import command
 
 
 def main(argv: list[str] | None = None) -> None:
     """Parse the command line, convert, say what was written."""
     args = _parser().parse_args(argv)
-    given = parse_settings(args.set)
-    report = convert(
-        args.family, args.src, args.out, args.ftype, given | _named(args.name), args.encoder_key
-    )
-    print(report)
+    given = parse_settings(args.set) | _named(args.name)
+    reading = Reading(args.entry, args.head, args.unsafe_pickle)
+    print(convert(args.family, args.src, args.out, args.ftype, given, reading))
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How to read a source.
+
+    Attributes:
+        entry: Entry of the checkpoint to use if it holds several.
+        head: Folder or file with a head for the model.
+        unsafe_pickle: Let a pickle run the code it asks for.
+    """
+
+    entry: str | None = None
+    head: Path | None = None
+    unsafe_pickle: bool = False
 
 
 def convert(
@@ -34,8 +52,8 @@ def convert(
     src: Path,
     out: Path,
     file_type: str,
-    given: dict[str, Any],
-    encoder_key: str | None = None,
+    given: Mapping[str, Any],
+    reading: Reading = Reading(),
 ) -> str:
     """Convert ``src`` into the bundle ``out`` and return a one-line report.
 
@@ -43,16 +61,16 @@ def convert(
         family_name: One of ``FAMILIES``.
         src: Folder or file of the checkpoint.
         out: GGUF file to write; replaced only when the conversion is complete.
-        file_type: ``f32`` or ``f16``.
+        file_type: One of ``quant.FILE_TYPES``.
         given: Bundle keys that the source does not state, or states wrongly.
-        encoder_key: Entry of the checkpoint to use if it holds several.
+        reading: How to read the source.
 
     Raises:
         ConversionError: the source is unreadable, incomplete, contradictory or not representable.
         BundleError: the result breaks the schema, or ``out`` cannot be written.
     """
     family = FAMILIES[family_name]
-    source = open_source(src, family.anchors, encoder_key)
+    source = _open(family, src, reading)
     try:
         meta, tensors = family.convert(source, given)
     except ConversionError as error:
@@ -62,13 +80,25 @@ def convert(
         "jepa_wm.source.sha256": source.sha256(),
         "jepa_wm.source.entry": source.entry,
     }
-    write_bundle(out, {**general, **_licence(src), **meta, **origin, **given}, tensors, file_type)
-    used = len(source.tensors) - len(source.skipped)
-    skipped = f", {len(source.skipped)} skipped" if source.skipped else ""
+    meta = {**general, **_licence(src), **meta, **origin, **given}
+    write_bundle(out, meta, tensors, file_type)
+    used, skipped = source.counts()
+    beside = f", {skipped} skipped" if skipped else ""
     return (
-        f"{out}: {family_name}, {len(tensors)} tensors; "
-        f"matched {used}/{used} required source tensors{skipped}"
+        f"{out}: {family_name}, {len(tensors)} tensors, {out.stat().st_size / 1e6:.1f} MB; "
+        f"matched {used}/{used} required source tensors{beside}"
     )
+
+
+def _open(family: Family, src: Path, reading: Reading) -> Source:
+    """Open the source; one that is of another family is told so."""
+    how = (reading.entry, family.default_entry, reading.head, reading.unsafe_pickle)
+    try:
+        return open_source(src, family.anchors, *how)
+    except UnmatchedError as error:
+        like = [f.name for f in FAMILIES.values() if fits(error.names, f.anchors)]
+        looks = f"it looks like {' or '.join(like)}" if like else "it looks like no family known"
+        raise ConversionError(f"{error} ({family.name}); {looks}") from error
 
 
 def parse_settings(pairs: list[str]) -> dict[str, Any]:
@@ -127,7 +157,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--src", required=True, type=Path, help="folder or file of the checkpoint")
     parser.add_argument("--out", required=True, type=Path, help="GGUF file to write")
     parser.add_argument(
-        "--ftype", default="f32", choices=["f32", "f16"], help="type of the matrices"
+        "--ftype", default="f32", choices=list(FILE_TYPES), help="type of the matrices"
     )
     parser.add_argument("--name", help="general.name; the folder's or file's name by default")
     parser.add_argument(
@@ -135,7 +165,15 @@ def _parser() -> argparse.ArgumentParser:
         help="a bundle key the source does not state, such as enc.n_head=3 or pre.mean=0.5,0.5,0.5 "
         "(repeatable)",
     )  # fmt: skip
-    parser.add_argument("--encoder-key", help="entry of the checkpoint, if it holds several models")
+    parser.add_argument(
+        "--entry", help="entry of the checkpoint if it holds several models, such as "
+        "encoder, target_encoder or ema_encoder; the family's own choice by default",
+    )  # fmt: skip
+    parser.add_argument("--head", type=Path, help="folder or file with a head for the model")
+    parser.add_argument(
+        "--unsafe-pickle", action="store_true",
+        help="let a pickle run the code it asks for: only for files you trust",
+    )  # fmt: skip
     return parser
 
 

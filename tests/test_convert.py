@@ -73,7 +73,7 @@ def test_wrappers_and_prefixes_give_identical_tensors(saved, wrapper, prefix):
 
 def test_two_different_encoders_need_a_choice(saved):
     path = saved({"encoder": state(0), "target_encoder": prefixed(state(1), "module.")})
-    with pytest.raises(ConversionError, match=r"'encoder', 'target_encoder'.*--encoder-key"):
+    with pytest.raises(ConversionError, match=r"'encoder', 'target_encoder'.*--entry"):
         open_source(path, ANCHORS)
     with pytest.raises(ConversionError, match="'ema' not found; entries: 'encoder', 'target_enc"):
         open_source(path, ANCHORS, "ema")
@@ -99,7 +99,7 @@ def test_metadata_records_entry_and_hash_and_both_follow_the_choice(saved, tmp_p
     path = saved({"encoder": state(0), "target_encoder": state(1)})
     found = {}
     for key in ("encoder", "target_encoder"):
-        bundle = run(path, tmp_path / f"{key}.gguf", "--encoder-key", key)
+        bundle = run(path, tmp_path / f"{key}.gguf", "--entry", key)
         found[key] = (bundle.get("jepa_wm.source.entry"), bundle.get("jepa_wm.source.sha256"))
     assert [entry for entry, _ in found.values()] == ["encoder", "target_encoder"]
     hashes = {digest for _, digest in found.values()}
@@ -162,7 +162,7 @@ def test_what_is_not_there_or_not_clear_is_said(tmp_path, saved):
         open_source(tmp_path, ANCHORS)
     with pytest.raises(ConversionError, match="holds a list"):
         open_source(saved([1, 2], "list.pt"), ANCHORS)
-    with pytest.raises(ConversionError, match="0 tensors matched"):
+    with pytest.raises(ConversionError, match="0 of 1 tensors matched"):
         open_source(saved({"a": torch.ones(1)}, "other.pt"), ANCHORS)
 
 

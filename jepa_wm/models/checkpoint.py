@@ -1,131 +1,162 @@
-"""Checkpoint files: read without running their code, the model found inside its wrappers."""
+"""Checkpoints of every layout: the model found inside its wrappers, other entries within reach.
 
-import json
-import pickle
-import zipfile
-from collections.abc import Iterable, Mapping
+A file is a flat dict of tensors, or a dict of such dicts (``encoder``, ``predictor`` ...) beside
+an optimiser and counters. An entry belongs to a family where it holds one of the family's anchors.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
 from jepa_wm.errors import ConversionError
 from jepa_wm.models.source import Source
+from jepa_wm.models.weights import find_weights, read_json, read_weights
 
-WEIGHT_FILES = ("model.safetensors", "weights.pt", "pytorch_model.bin")
-WEIGHT_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".tar")
-LFS_MAGIC = b"version https://git-lfs"
-UNREADABLE = (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError, KeyError)
+Tensors = dict[str, Tensor]
+
 WRAPPERS = ("module", "backbone", "_orig_mod")  # added by DDP, multi-mask and compile
+PROCESSORS = ("preprocessor_config.json", "video_preprocessor_config.json")
+PROBES = ("classifiers", "classifier")  # where a probe's file holds the head
+MAX_DEPTH = 8  # of dicts in dicts; an optimiser's state is three deep
 
 
-def open_source(path: Path, anchors: Iterable[str], encoder_key: str | None = None) -> Source:
-    """Open a checkpoint file, or a folder holding exactly one, and find the model in it.
+class UnmatchedError(ConversionError):
+    """No anchor was found.
+
+    Attributes:
+        names: Every tensor name of the file, without wrappers.
+    """
+
+    def __init__(self, message: str, names: list[str]) -> None:
+        super().__init__(message)
+        self.names = names
+
+
+def open_source(
+    path: Path,
+    anchors: Iterable[str],
+    entry: str | None = None,
+    default_entry: str | tuple[str, ...] = "",
+    head: Path | None = None,
+    unsafe_pickle: bool = False,
+) -> Source:
+    """Open a checkpoint file, or a folder holding one, and find the model in it.
 
     Args:
-        path: Folder or file; config.json and preprocessor_config.json are read from beside the
-            weights.
+        path: Folder or file; config.json and the processor's configuration are read from beside
+            the weights.
         anchors: Names at least one of which the family's state dict always has; what stands before
             it in a file is the prefix.
-        encoder_key: Which entry to use when the file holds several.
+        entry: Which entry to use when the file holds several.
+        default_entry: The family's choice where ``entry`` is None; the first that is there.
+        head: Folder or file with a head for this model.
+        unsafe_pickle: Let a pickle run the code it asks for.
 
     Raises:
+        UnmatchedError: none of the anchors is there.
         ConversionError: nothing or several things to choose from, git-lfs pointer, truncated or
             unsafe file.
     """
-    weights = _weights_file(path)
-    loaded = _load(weights)
-    tensors, entry = _choose_entry(loaded, list(anchors), encoder_key, weights)
-    config = _read_json(weights.parent / "config.json")
-    processor = _read_json(weights.parent / "preprocessor_config.json")
-    return Source(tensors, entry, config, processor)
-
-
-def _weights_file(path: Path) -> Path:
-    if path.is_file():
-        return path
-    if not path.is_dir():
-        raise ConversionError(f"{path}: no such file or folder")
-    for name in WEIGHT_FILES:
-        if (path / name).is_file():
-            return path / name
-    found = sorted(p for p in path.iterdir() if p.suffix in WEIGHT_SUFFIXES)
-    if len(found) == 1:
-        return found[0]
-    if any(p.name.endswith(".index.json") for p in path.iterdir()):
-        raise ConversionError(f"{path}: the weights are sharded; merge them into one file first")
-    names = ", ".join(p.name for p in found) or "none"
-    raise ConversionError(
-        f"{path}: need one weights file ({', '.join(WEIGHT_FILES)}), found {names}"
-    )
-
-
-def _load(path: Path) -> Any:
-    """Read a weights file without running code from it."""
-    with path.open("rb") as file:
-        head = file.read(len(LFS_MAGIC))
-    if head == LFS_MAGIC:
-        raise ConversionError(
-            f"{path} is a git LFS pointer, not the weights; fetch them with `git lfs pull`"
+    weights = find_weights(path)
+    entries = _entries(read_weights(weights, unsafe_pickle), weights)
+    found = _candidates(entries, list(anchors))
+    if not found:
+        names = [name for tensors in entries.values() for name in tensors]
+        wanted = " or ".join(anchors)
+        raise UnmatchedError(
+            f"{path}: 0 of {len(names)} tensors matched: looked for {wanted}", names
         )
-    try:
-        if path.suffix == ".safetensors":
-            return load_file(path)
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except (SafetensorError, zipfile.BadZipFile, *UNREADABLE) as error:
-        first_line = str(error).strip().split("\n")[0][:160]
-        raise ConversionError(
-            f"{path} cannot be read: truncated, not a checkpoint, or it needs code to load "
-            f"({first_line})"
-        ) from error
+    defaults = (default_entry,) if isinstance(default_entry, str) else default_entry
+    source = _one_of(found, entry, defaults, path)
+    source.config = read_json(weights.parent / "config.json")
+    source.processor = _read_processor(weights.parent)
+    source.head = None if head is None else _open_head(head, unsafe_pickle)
+    return source
 
 
-def _flatten(value: Mapping[Any, Any], prefix: str = "") -> Iterable[tuple[str, Tensor]]:
+def fits(names: Iterable[str], anchors: Iterable[str]) -> bool:
+    """Say whether one of the names is an anchor, under any prefix."""
+    known = list(anchors)
+    return any(_prefix(name, known) is not None for name in names)
+
+
+def _open_head(path: Path, unsafe_pickle: bool) -> Source:
+    """Open a probe's file (the first of its classifiers), or a file with one model."""
+    weights = find_weights(path)
+    loaded = read_weights(weights, unsafe_pickle)
+    for name in PROBES:
+        probe, entry = loaded.get(name), name
+        if isinstance(probe, list) and probe:
+            probe, entry = probe[0], f"{name}.0"
+        if isinstance(probe, Mapping):
+            return Source(_clean(_flatten(probe)), entry)
+    entries = _entries(loaded, weights)
+    if len(entries) != 1:
+        names = ", ".join(repr(name) for name in entries) or "no tensors"
+        raise ConversionError(f"{path}: no head found: wanted {' or '.join(PROBES)}, found {names}")
+    ((entry, tensors),) = entries.items()
+    # what lies beside a lone file may describe another model
+    config = read_json(weights.parent / "config.json") if path.is_dir() else {}
+    return Source(tensors, entry, config)
+
+
+def _read_processor(folder: Path) -> dict[str, Any]:
+    found = (read_json(folder / name) for name in PROCESSORS)
+    return next(filter(None, found), {})
+
+
+def _flatten(value: Mapping[Any, Any], prefix: str = "", depth: int = 0) -> Iterator[tuple]:
+    """Yield (dotted name, tensor); deeper than any checkpoint goes, a dict may hold itself."""
     for key, item in value.items():
         if isinstance(item, Tensor):
             yield f"{prefix}{key}", item
-        elif isinstance(item, Mapping):
-            yield from _flatten(item, f"{prefix}{key}.")
+        elif isinstance(item, Mapping) and depth < MAX_DEPTH:
+            yield from _flatten(item, f"{prefix}{key}.", depth + 1)
 
 
-def _choose_entry(
-    loaded: Any, anchors: list[str], encoder_key: str | None, path: Path
-) -> tuple[dict[str, Tensor], str]:
-    """Find the one state dict holding an anchor and strip its prefix.
+def _clean(named: Iterable[tuple[str, Tensor]]) -> Tensors:
+    """Drop wrappers anywhere in a name; a name that would then stand for two tensors stays."""
+    cleaned: Tensors = {}
+    for name, tensor in named:
+        short = ".".join(part for part in name.split(".") if part not in WRAPPERS)
+        cleaned[name if short in cleaned else short] = tensor
+    return cleaned
 
-    Entries are the nested dicts of the file; a plain state dict is one entry called "".
-    """
-    if not isinstance(loaded, Mapping):
-        raise ConversionError(f"{path} holds a {type(loaded).__name__}, not a dict of tensors")
+
+def _entries(loaded: Mapping[Any, Any], path: Path) -> dict[str, Tensors]:
+    """Split a file into its dicts of tensors; a plain state dict is one entry called ""."""
     nested = {str(k): v for k, v in loaded.items() if isinstance(v, Mapping)}
-    plain = {str(k): v for k, v in loaded.items() if isinstance(v, Tensor)}
-    entries = {name: dict(_flatten(value)) for name, value in nested.items()} | {"": plain}
-    found: dict[str, dict[str, Tensor]] = {}
+    entries = {name: _clean(_flatten(value)) for name, value in nested.items()}
+    plain = _clean((str(k), v) for k, v in loaded.items() if isinstance(v, Tensor))
+    return {name: tensors for name, tensors in (entries | {"": plain}).items() if tensors}
+
+
+def _candidates(entries: dict[str, Tensors], anchors: list[str]) -> dict[str, Source]:
+    """Return every place where an anchor is found, by name, its prefix stripped."""
+    found: dict[str, Source] = {}
     for entry, tensors in entries.items():
         prefixes = sorted({p for n in tensors if (p := _prefix(n, anchors)) is not None})
+        siblings = {name: other for name, other in entries.items() if name not in (entry, "")}
         for prefix in prefixes:
             # tensors beside the prefixed ones (a head, a loss) stay in sight of the accounting,
             # a sibling model under its own prefix does not
             others = tuple(p for p in prefixes if p != prefix and p)
-            found[_entry_name(entry, prefix)] = {
-                n.removeprefix(prefix): t
-                for n, t in tensors.items()
-                if not n.startswith(others or "\0")
-            }
-    return _one_of(found, encoder_key, path)
-
-
-def _entry_name(entry: str, prefix: str) -> str:
-    """Name an entry without the wrappers: ``encoder`` and ``module.backbone.`` -> ``encoder``."""
-    parts = [p for p in (entry, *prefix.split(".")) if p and p not in WRAPPERS]
-    return ".".join(parts)
+            mine = {n: t for n, t in tensors.items() if not n.startswith(others or "\0")}
+            name = ".".join(p for p in (entry, *prefix.split(".")) if p and p not in WRAPPERS)
+            found[name] = Source(
+                {n.removeprefix(prefix): t for n, t in mine.items()},
+                name,
+                siblings=siblings,
+                beside=frozenset(n for n in mine if not n.startswith(prefix)),
+            )
+    return found
 
 
 def _prefix(name: str, anchors: list[str]) -> str | None:
-    """Return what stands before an anchor: ``module.cls_token`` -> ``module.``."""
+    """Return what stands before an anchor: ``model.cls_token`` -> ``model.``."""
     for anchor in anchors:
         head = name.removesuffix(anchor)
         if head != name and (not head or head.endswith(".")):
@@ -134,37 +165,34 @@ def _prefix(name: str, anchors: list[str]) -> str | None:
 
 
 def _one_of(
-    found: dict[str, dict[str, Tensor]], encoder_key: str | None, path: Path
-) -> tuple[dict[str, Tensor], str]:
-    if encoder_key is not None:
-        if encoder_key not in found:
-            have = ", ".join(repr(k) for k in found) or "none"
-            raise ConversionError(
-                f"{path}: --encoder-key {encoder_key!r} not found; entries: {have}"
-            )
-        return found[encoder_key], encoder_key
-    if not found:
-        raise ConversionError(f"{path}: no tensors of this family found (0 tensors matched)")
-    (entry, tensors), *others = found.items()
-    for _, other in others:
-        same = tensors.keys() == other.keys() and all(
-            torch.equal(t, other[n]) for n, t in tensors.items()
+    found: dict[str, Source], entry: str | None, defaults: Iterable[str], path: Path
+) -> Source:
+    """Return the entry asked for, the family's default, or the only one there is."""
+    names = ", ".join(repr(name) for name in found)
+    if entry is not None:
+        chosen = _named(found, entry)
+        if chosen is None:
+            raise ConversionError(f"{path}: --entry {entry!r} not found; entries: {names}")
+        return chosen
+    for default in filter(None, defaults):
+        chosen = _named(found, default)
+        if chosen is not None:
+            return chosen
+    first, *others = found.values()
+    if not all(_same(first.tensors, other.tensors) for other in others):
+        raise ConversionError(
+            f"{path} holds several different models ({names}): choose one with --entry"
         )
-        if not same:
-            names = ", ".join(repr(k) for k in found)
-            raise ConversionError(
-                f"{path} holds several different models ({names}): choose one with --encoder-key"
-            )
-    return tensors, entry
+    return first
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ConversionError(f"{path} is not valid JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise ConversionError(f"{path} holds a {type(value).__name__}, not an object")
-    return value
+def _named(found: dict[str, Source], name: str) -> Source | None:
+    """Find an entry by its name, or by how its name ends (``encoder`` for ``model.encoder``)."""
+    ending = [source for entry, source in found.items() if entry.endswith(f".{name}")]
+    return found.get(name) or (ending[0] if len(ending) == 1 else None)
+
+
+def _same(a: Tensors, b: Tensors) -> bool:
+    return a.keys() == b.keys() and all(
+        t.dtype == b[n].dtype and torch.equal(t, b[n]) for n, t in a.items()
+    )

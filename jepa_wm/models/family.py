@@ -30,12 +30,15 @@ class Family:
         build: Bundle -> model with weights loaded, float32 on the CPU.
         convert: (source, keys given by the user) -> (metadata, tensors) of a bundle; raises
             ``ConversionError``.
+        default_entry: Entry to convert when a file holds several different models and the user
+            names none; several names: the first that is there. Empty: the user has to choose.
     """
 
     name: str
     anchors: tuple[str, ...]
     build: Callable[[Bundle], Model]
     convert: Callable[[Source, Mapping[str, Any]], Converted]
+    default_entry: str | tuple[str, ...] = ""
 
 
 def settle(

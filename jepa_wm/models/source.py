@@ -7,7 +7,7 @@ can never pass as a conversion.
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,14 +24,20 @@ SourceMap = Mapping[str, tuple[str, ...]]
 
 @dataclass
 class Source:
-    """The tensors of one entry of a checkpoint, with the prefix removed.
+    """The tensors of one entry of a checkpoint, with wrappers and prefix removed.
 
     Attributes:
         tensors: Name -> tensor as stored.
         entry: Where they lay in the file (``encoder``, ``state_dict`` ...), empty for the top
             level.
         config: The checkpoint's config.json, empty if there is none.
-        processor: The checkpoint's preprocessor_config.json, empty if there is none.
+        processor: The checkpoint's preprocessor_config.json (or that of videos), empty if there is
+            none.
+        head: The file the user gave for the head, None if none was given. Whatever lies in it has
+            to be used as well.
+        siblings: Other entries of the file; ``part`` opens them, those left closed do not count.
+        beside: Names in ``tensors`` that did not stand under the prefix.
+        parts: Entries that were opened.
         taken: Names a family has used or deliberately skipped.
         skipped: Those of them that were skipped.
         missing: Targets that no source name could fill.
@@ -41,12 +47,33 @@ class Source:
     entry: str = ""
     config: dict[str, Any] = field(default_factory=dict)
     processor: dict[str, Any] = field(default_factory=dict)
+    head: "Source | None" = None
+    siblings: Mapping[str, dict[str, Tensor]] = field(default_factory=dict)
+    beside: frozenset[str] = frozenset()
+    parts: dict[str, "Source"] = field(default_factory=dict)
     taken: set[str] = field(default_factory=set)
     skipped: set[str] = field(default_factory=set)
     missing: list[str] = field(default_factory=list)
 
     def __contains__(self, name: str) -> bool:
         return name in self.tensors
+
+    def part(self, name: str) -> "Source | None":
+        """Return another entry of the same file (``predictor``), None if the file has none.
+
+        An entry is a dict beside this one, or, in a flat file, the tensors ``name.*`` beside this
+        one's prefix. What is opened is part of the accounting: ``finish`` wants all of it used.
+        """
+        if name not in self.parts:
+            start = f"{name}."
+            inside = [n for n in self.beside if n.startswith(start) and n in self.tensors]
+            tensors = self.siblings.get(name) or {
+                n.removeprefix(start): self.tensors.pop(n) for n in inside
+            }
+            if not tensors:
+                return None
+            self.parts[name] = Source(tensors, name, self.config, self.processor)
+        return self.parts[name]
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Return a tensor's shape, empty if it is absent."""
@@ -90,7 +117,7 @@ class Source:
         return filled
 
     def finish(self, reasons: Mapping[str, str]) -> None:
-        """Refuse if anything is missing or left over.
+        """Refuse if anything is missing or left over, here, in an opened part or in the head.
 
         Args:
             reasons: Regular expression -> why a left-over of that name cannot be represented.
@@ -98,25 +125,49 @@ class Source:
         Raises:
             ConversionError: naming all of them.
         """
-        left = sorted(set(self.tensors) - self.taken)
-        if not (left or self.missing):
+        missing, left, why = [], [], set()
+        for label, source in self._opened():
+            missing += [label + target for target in source.missing]
+            unused = sorted(set(source.tensors) - source.taken)
+            left += [label + name for name in unused]
+            why |= {r for p, r in reasons.items() if any(re.fullmatch(p, n) for n in unused)}
+        if not (left or missing):
             return
-        why = sorted({r for p, r in reasons.items() if any(re.fullmatch(p, n) for n in left)})
-        used = len(self.tensors) - len(left)
-        parts = [f"{used} of {len(self.tensors)} source tensors used", *why]
-        if self.missing:
-            parts.append(f"{len(self.missing)} missing: {listed(self.missing)}")
+        if self.head is not None and not self.head.taken:
+            why.add("the file given as head holds nothing this model can use")
+        total = sum(len(source.tensors) for _, source in self._opened())
+        faults = [f"{total - len(left)} of {total} source tensors used", *sorted(why)]
+        if missing:
+            faults.append(f"{len(missing)} missing: {listed(missing)}")
         if left:
-            parts.append(f"{len(left)} left over: {listed(left)}")
-        raise ConversionError("; ".join(parts))
+            faults.append(f"{len(left)} left over: {listed(left)}")
+        raise ConversionError("; ".join(faults))
+
+    def counts(self) -> tuple[int, int]:
+        """Return how many tensors were used and how many skipped, opened parts and head included.
+
+        Call it after ``finish``.
+        """
+        skipped = sum(len(source.skipped) for _, source in self._opened())
+        return sum(len(source.taken) for _, source in self._opened()) - skipped, skipped
 
     def sha256(self) -> str:
-        """Hash names, dtypes, shapes and bytes of this entry's tensors, in name order."""
+        """Hash names, dtypes, shapes and bytes of all tensors, opened parts and head included."""
         digest = hashlib.sha256()
-        for name, tensor in sorted(self.tensors.items()):
-            digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
-            digest.update(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        for label, source in sorted(self._opened(), key=lambda pair: pair[0]):
+            for name, tensor in sorted(source.tensors.items()):
+                digest.update(f"{label}{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
+                stored = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+                digest.update(stored.numpy().data)
         return digest.hexdigest()
+
+    def _opened(self) -> Iterator[tuple[str, "Source"]]:
+        """Yield this entry, the opened parts and the head, each with what its names start with."""
+        yield "", self
+        for name, part in self.parts.items():
+            yield f"{name}: ", part
+        if self.head is not None:
+            yield "head: ", self.head
 
 
 def alternatives(name: str) -> list[str]:
