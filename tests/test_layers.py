@@ -29,6 +29,8 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     "planners": ({"control.interfaces", "errors"}, {"torch", "numpy"}),
     "bundle": ({"errors"}, {"gguf", "numpy", "torch"}),
     "models": ({"control.interfaces", "errors", "bundle"}, {"torch", "numpy", "safetensors"}),
+    # the runtime is held against it, so it may not know the runtime
+    "spec": ({"bundle", "errors"}, {"numpy"}),
     "training": ({"models", "bundle", "errors", "runtime", *RECORDS}, {"torch", "numpy", "tqdm"}),
     "viz": (
         {"errors", *RECORDS},
