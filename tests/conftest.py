@@ -33,7 +33,78 @@ TINY_LEWM_WIDE = TINY_LEWM | {
     "jepa.pred.head_dim": 8,
     "jepa.pred.n_layer": 2,
 }
-TINY = {"hfvit": TINY_HFVIT, "lewm": TINY_LEWM_WIDE}
+SMALL_ENCODER = {
+    "general.architecture": "jepa",
+    "jepa.schema_version": 1,
+    "jepa.enc.embed_dim": 64,
+    "jepa.enc.n_layer": 2,
+    "jepa.enc.n_head": 2,
+    "jepa.enc.ffn_dim": 96,
+    "jepa.enc.patch_size": 4,
+    "jepa.enc.img_size": 16,
+    "jepa.pre.resize_short": 18,
+    "jepa.pre.crop": 16,
+}
+MASKED = {
+    "jepa.pred.kind": "masked",
+    "jepa.pred.embed_dim": 64,
+    "jepa.pred.n_layer": 2,
+    "jepa.pred.n_head": 2,  # head width 32, whose segments have an odd half
+    "jepa.pred.ffn_dim": 96,
+    "jepa.pred.n_mask_tokens": 3,
+}
+CLIPS = {"jepa.enc.tubelet_size": 2, "jepa.enc.n_frames": 4}
+AC = {
+    "jepa.pred.kind": "ac",
+    "jepa.pred.embed_dim": 64,
+    "jepa.pred.n_layer": 2,
+    "jepa.pred.n_head": 2,
+    "jepa.pred.ffn_dim": 96,
+    "jepa.pred.grid_size": 4,
+    "jepa.pred.n_frames": 3,
+    "jepa.pred.action_dim": 7,
+    "jepa.pred.state_dim": 7,
+    "jepa.pred.n_cond_tokens": 2,
+}
+HEAD = {"jepa.head.n_classes": 5, "jepa.head.labels": ["a", "b", "c", "d", "e"]}
+TINY = {
+    "hfvit": TINY_HFVIT,
+    "lewm": TINY_LEWM_WIDE,
+    "ijepa": SMALL_ENCODER | MASKED | {"jepa.family": "ijepa", "jepa.pred.n_mask_tokens": 1},
+    "vjepa": SMALL_ENCODER | MASKED | CLIPS | {"jepa.family": "vjepa"},
+    "vjepa2": SMALL_ENCODER
+    | MASKED
+    | CLIPS
+    | HEAD
+    | {
+        "jepa.family": "vjepa2",
+        "jepa.head.kind": "attentive_pool",
+        "jepa.head.n_pool_layers": 1,
+    },
+    "vjepa2_1": SMALL_ENCODER
+    | MASKED
+    | CLIPS
+    | {
+        "jepa.family": "vjepa2_1",
+        "jepa.enc.rope_freq_layout": "interleaved",
+        "jepa.enc.rope_interpolate": True,
+        "jepa.enc.rope_ref_grid": 3,
+        "jepa.enc.modality_embed": True,
+        "jepa.enc.image_patch_embed": True,
+        "jepa.enc.hier_layers": [0, 1],
+        "jepa.pred.n_hier_in": 2,
+        "jepa.pred.modality_embed": True,
+        "jepa.pred.context_proj": True,
+        "jepa.pred.out_dim": 48,
+    },
+    "levjepa": SMALL_ENCODER
+    | {
+        "jepa.family": "levjepa",
+        "jepa.enc.n_frames": 3,
+        "jepa.enc.cls_token": True,
+        "jepa.enc.attn_mode": "block_causal",
+    },
+}
 
 
 @pytest.fixture

@@ -8,14 +8,19 @@ import torch
 from jepa_wm.bundle.reader import Bundle
 from jepa_wm.control.interfaces import WorldModel
 from jepa_wm.errors import BundleError
-from jepa_wm.models import hfvit, lewm
+from jepa_wm.models import hfvit, ijepa, levjepa, lewm, vjepa, vjepa2, vjepa2_1
 from jepa_wm.models.family import Family
 from jepa_wm.models.lewm_world_model import LeWMWorldModel
-from jepa_wm.models.model import Model
+from jepa_wm.models.model import Model, load_tensors
 
 __all__ = ["FAMILIES", "WORLD_MODELS", "Model", "load", "load_world_model"]
 
 FAMILIES: dict[str, Family] = {
+    "ijepa": ijepa.FAMILY,
+    "vjepa": vjepa.FAMILY,
+    "vjepa2": vjepa2.FAMILY,
+    "vjepa2_1": vjepa2_1.FAMILY,
+    "levjepa": levjepa.FAMILY,
     "hfvit": hfvit.FAMILY,
     "lewm": lewm.FAMILY,
 }
@@ -45,7 +50,9 @@ def load(
         raise BundleError(
             f"{bundle.path}: jepa.family = {bundle.family} is not implemented (known: {known})"
         )
-    model = family.build(bundle).to(device)
+    with torch.device("meta"):
+        model = family.build(bundle)
+    load_tensors(model, bundle, device, dtype)
     model.prepare(dtype)
     return model
 

@@ -19,11 +19,9 @@ from torch import Tensor
 from jepa_wm.bundle.reader import Bundle
 from jepa_wm.errors import ConversionError
 from jepa_wm.models.family import Converted, Family, Meta, read_fields, refuse_keys, settle
-from jepa_wm.models.model import Model, encoder_config, load_tensors
-from jepa_wm.models.preprocess import Preprocess
+from jepa_wm.models.model import Model, build_encoder
 from jepa_wm.models.processor import preprocess_meta
 from jepa_wm.models.source import Source, SourceMap
-from jepa_wm.models.vit import ViT
 
 ANCHORS = ("patch_embed.proj.weight", "embeddings.patch_embeddings.projection.weight")
 LAYER = "encoder.layer.{i}."
@@ -289,11 +287,9 @@ def convert(source: Source, given: Mapping[str, Any]) -> Converted:
 
 
 def build(bundle: Bundle) -> Model:
-    """Build the encoder of an hfvit bundle."""
+    """Build the empty encoder and head of an hfvit bundle."""
     refuse_keys(bundle, GRAPH)
-    model = Model(ViT(encoder_config(bundle)), None, Preprocess.from_bundle(bundle))
-    load_tensors(model, bundle)
-    return model
+    return build_encoder(bundle)
 
 
 FAMILY = Family("hfvit", ANCHORS, build, convert)

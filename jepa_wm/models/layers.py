@@ -5,19 +5,21 @@ Attribute names are GGUF tensor names (``blk.{i}.attn_qkv`` ...), so a bundle lo
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from jepa_wm.models.packed import ACTIVATIONS as FUSED
 from jepa_wm.models.packed import PackedLinear, has_packed_kernels
+from jepa_wm.models.rope import Rope
 
-ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
-    "gelu_erf": nn.GELU,
-    "gelu_tanh": lambda: nn.GELU(approximate="tanh"),
-    "silu": nn.SiLU,
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    act: function for act, (_, _, function) in FUSED.items()
 }
+PACKED_BYTES = 256 << 20  # up to this size of a model a second, reordered copy is worth its memory
 
 
 class Linear(nn.Linear):
@@ -30,10 +32,11 @@ class Linear(nn.Linear):
     packed: PackedLinear | None = None
     packed_version: int = -1
 
-    def pack(self) -> None:
+    def pack(self, reorder: bool = True) -> None:
         """Prepare for inference where this PyTorch can (``packed``)."""
-        if has_packed_kernels(self.weight.device):
-            self.packed = PackedLinear(self.weight, self.bias, self.weight.dtype)
+        if has_packed_kernels(self.weight.device, self.weight.dtype):
+            weight, bias = self.weight, self.bias
+            self.packed = PackedLinear(weight, bias, weight.dtype, reorder=reorder)
             self.packed_version = _version(self.weight)
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Self:
@@ -43,8 +46,8 @@ class Linear(nn.Linear):
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"packed": None}  # a copy's weights go their own way
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Map [..,in] to [..,out]."""
+    def forward(self, x: Tensor, act: str = "none") -> Tensor:
+        """Map [..,in] to [..,out] and through an activation (``packed.ACTIVATIONS``)."""
         dtype = self.weight.dtype
         x = x if dtype == torch.float32 else x.to(dtype)
         packed = self.packed
@@ -53,8 +56,8 @@ class Linear(nn.Linear):
             or torch.is_grad_enabled()
             or _version(self.weight) != self.packed_version
         ):
-            return super().forward(x)
-        return packed(x)
+            return ACTIVATIONS[act](super().forward(x))
+        return packed(x, act)
 
 
 def _version(weight: Tensor) -> int:
@@ -67,18 +70,45 @@ def prepare_linears(module: nn.Module, dtype: torch.dtype) -> None:
 
     Tokens, norms and tables stay float32, so a bfloat16 model loses precision in products alone.
     """
-    for part in module.modules():
-        if isinstance(part, Linear):
-            part.to(dtype)
-            part.pack()
+    linears = [part for part in module.modules() if isinstance(part, Linear)]
+    for part in linears:
+        part.to(dtype)
+    size = sum(part.weight.numel() * part.weight.element_size() for part in linears)
+    for part in linears:
+        part.pack(reorder=size <= PACKED_BYTES)
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> Tensor:
+@dataclass(frozen=True)
+class FrameCausal:
+    """Which rows see which: a row of frame t sees the frames up to t, whole.
+
+    Attributes:
+        rows: Rows of every frame, in order, behind the prefix.
+        prefix: Leading rows that see every row and are seen by each other only (CLS).
+    """
+
+    rows: tuple[int, ...]
+    prefix: int = 0
+
+
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, causal: bool = False, frames: FrameCausal | None = None
+) -> Tensor:
     """Return softmax(q k^T / sqrt(d)) v for q, k, v float [B,heads,N,d].
 
     PyTorch's fused kernel is best for inference, but its CPU backward takes half of a training
     step at the 3 to 65 tokens of a small model; the plain form is up to twice as fast there.
+
+    Args:
+        q: Queries.
+        k: Keys.
+        v: Values.
+        causal: Row i sees rows up to i.
+        frames: Row blocks that see each other instead; computed frame by frame, so that no N x N
+            mask exists and nothing behind a frame is multiplied.
     """
+    if frames is not None:
+        return _attention_by_frame(q, k, v, frames)
     if not (torch.is_grad_enabled() and q.device.type == "cpu"):
         return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
     scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5  # [B,heads,N,N]
@@ -88,11 +118,27 @@ def attention(q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> Tensor:
     return scores.softmax(-1).to(v.dtype) @ v
 
 
-def split_heads(qkv: Tensor, n_head: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Split fused rows [q; k; v], float [B,N,3*heads*d], into three [B,heads,N,d]."""
+def _attention_by_frame(q: Tensor, k: Tensor, v: Tensor, frames: FrameCausal) -> Tensor:
+    first, start = frames.prefix, frames.prefix
+    parts = [attention(q[:, :, :first], k, v)] if first else []
+    for rows in frames.rows:
+        end = start + rows
+        parts.append(attention(q[:, :, start:end], k[:, :, first:end], v[:, :, first:end]))
+        start = end
+    return torch.cat(parts, 2)
+
+
+def split_heads(
+    qkv: Tensor, n_head: int, rope: Rope | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Split fused rows [q; k; v], float [B,N,3*heads*d], into three [B,heads,N,d]; turn q and k."""
     B, N, width = qkv.shape
-    q, k, v = qkv.view(B, N, 3, n_head, width // (3 * n_head)).permute(2, 0, 3, 1, 4)
-    return q, k, v
+    qkv = qkv.view(B, N, 3, n_head, width // (3 * n_head))
+    if rope is None:
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)
+        return q, k, v
+    q, k = rope(qkv[:, :, :2]).permute(2, 0, 3, 1, 4)
+    return q, k, qkv[:, :, 2].transpose(1, 2)
 
 
 def merge_heads(x: Tensor) -> Tensor:
@@ -107,30 +153,51 @@ class Block(nn.Module):
     """
 
     def __init__(
-        self, dim: int, n_head: int, ffn_dim: int, *, eps: float, act: str, layer_scale: bool
+        self,
+        dim: int,
+        n_head: int,
+        ffn_dim: int,
+        *,
+        eps: float,
+        act: str,
+        layer_scale: bool = False,
+        qkv_bias: bool = True,
     ) -> None:
         super().__init__()
         self.n_head = n_head
         self.ln1 = nn.LayerNorm(dim, eps)
-        self.attn_qkv = Linear(dim, 3 * dim)
+        self.attn_qkv = Linear(dim, 3 * dim, bias=qkv_bias)
         self.attn_out = Linear(dim, dim)
         self.ln2 = nn.LayerNorm(dim, eps)
         self.ffn_up = Linear(dim, ffn_dim)
-        self.act = ACTIVATIONS[act]()
+        self.act = act
         self.ffn_down = Linear(ffn_dim, dim)
         self.ls1 = nn.Parameter(torch.ones(dim)) if layer_scale else None
         self.ls2 = nn.Parameter(torch.ones(dim)) if layer_scale else None
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Map tokens [B,N,D] to [B,N,D]."""
-        y = self.attn_out(
-            merge_heads(attention(*split_heads(self.attn_qkv(self.ln1(x)), self.n_head)))
-        )
+    def forward(
+        self, x: Tensor, rope: Rope | None = None, frames: FrameCausal | None = None
+    ) -> Tensor:
+        """Map tokens [B,N,D] to [B,N,D], queries and keys turned by ``rope``, masked by frames."""
+        q, k, v = split_heads(self.attn_qkv(self.ln1(x)), self.n_head, rope)
+        y = self.attn_out(merge_heads(attention(q, k, v, frames=frames)))
         x = x + (y if self.ls1 is None else self.ls1 * y)
-        y = self.ffn_down(self.act(self.ffn_up(self.ln2(x))))
+        y = self.ffn_down(self.ffn_up(self.ln2(x), self.act))
         return x + (y if self.ls2 is None else self.ls2 * y)
+
+
+class Activation(nn.Module):
+    """One of ``ACTIVATIONS`` as a module."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply it, elementwise."""
+        return ACTIVATIONS[self.name](x)
 
 
 def mlp(dim_in: int, hidden: int, dim_out: int, act: str) -> nn.Sequential:
     """Two linear layers with an activation between; parameters are named ``0`` and ``2``."""
-    return nn.Sequential(Linear(dim_in, hidden), ACTIVATIONS[act](), Linear(hidden, dim_out))
+    return nn.Sequential(Linear(dim_in, hidden), Activation(act), Linear(hidden, dim_out))

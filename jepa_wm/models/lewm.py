@@ -19,7 +19,7 @@ from jepa_wm.errors import ConversionError
 from jepa_wm.models import hfvit
 from jepa_wm.models.family import Converted, Family, Meta, read_fields, refuse_keys, settle
 from jepa_wm.models.lewm_predictor import LeWM, LeWMEncoder, Predictor, PredictorConfig
-from jepa_wm.models.model import Model, encoder_config, hidden_sizes, load_tensors
+from jepa_wm.models.model import Model, encoder_config, hidden_sizes
 from jepa_wm.models.preprocess import Preprocess
 from jepa_wm.models.processor import preprocess_meta
 from jepa_wm.models.source import Source, SourceMap
@@ -244,13 +244,11 @@ def predictor_config(bundle: Bundle) -> PredictorConfig:
 
 
 def build(bundle: Bundle) -> Model:
-    """Build encoder and predictor of a lewm bundle."""
+    """Build the empty encoder and predictor of a lewm bundle."""
     refuse_keys(bundle, GRAPH)
     hidden = bundle.shape("enc.proj.0.weight")[0]
     encoder = LeWMEncoder(encoder_config(bundle), hidden, bundle.get("jepa.enc.proj_act"))
-    model = Model(encoder, Predictor(predictor_config(bundle)), Preprocess.from_bundle(bundle))
-    load_tensors(model, bundle)
-    return model
+    return Model(encoder, Predictor(predictor_config(bundle)), Preprocess.from_bundle(bundle))
 
 
 FAMILY = Family("lewm", ANCHORS, build, convert)

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from jepa_wm.models.layers import ACTIVATIONS, Linear, attention, merge_heads, mlp, split_heads
+from jepa_wm.models.layers import Linear, attention, merge_heads, mlp, split_heads
 from jepa_wm.models.vit import EncoderConfig, ViT
 
 
@@ -69,7 +69,6 @@ class PredictorBlock(nn.Module):
         self.attn_out = Linear(inner, c.embed_dim)
         self.ln2 = nn.LayerNorm(c.embed_dim, c.ln_eps)
         self.ffn_up = Linear(c.embed_dim, c.ffn_dim)
-        self.act = ACTIVATIONS[c.act]()
         self.ffn_down = Linear(c.ffn_dim, c.embed_dim)
 
     def forward(self, x: Tensor, condition: Tensor) -> Tensor:
@@ -79,7 +78,7 @@ class PredictorBlock(nn.Module):
         q, k, v = split_heads(self.attn_qkv(self.ln1(h)), self.n_head)
         x = x + gate_a * self.attn_out(merge_heads(attention(q, k, v, causal=True)))
         h = F.layer_norm(x, x.shape[-1:], eps=self.adaln_eps) * (1 + scale_m) + shift_m
-        return x + gate_m * self.ffn_down(self.act(self.ffn_up(self.ln2(h))))
+        return x + gate_m * self.ffn_down(self.ffn_up(self.ln2(h), self.act_name))
 
 
 class Predictor(nn.Module):
@@ -113,9 +112,14 @@ class LeWMEncoder(ViT):
         super().__init__(config)
         self.proj = mlp(config.embed_dim, proj_hidden, config.embed_dim, proj_act)
 
-    def embed(self, pixels: Tensor) -> Tensor:
-        """Encode preprocessed pixels float [B,C,h,w] into latents [B,D]."""
-        return self.proj(self.forward(pixels)[:, 0])
+    def pool(self, tokens: Tensor, how: str) -> Tensor:
+        """Reduce tokens as ``ViT.pool``, or ``projected``: the latent [B,D] that is predicted."""
+        return self.proj(tokens[:, 0]) if how == "projected" else super().pool(tokens, how)
+
+    @property
+    def default_pool(self) -> str:
+        """A latent is what the projector makes of CLS."""
+        return "projected"
 
 
 class LeWM(nn.Module):

@@ -1,4 +1,4 @@
-"""A loaded bundle: encoder, predictor if there is one, and the preprocessing belonging to them."""
+"""A loaded bundle: encoder, predictor and head where there are any, and their preprocessing."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,9 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from jepa_wm.bundle.reader import Bundle
-from jepa_wm.models.layers import prepare_linears
+from jepa_wm.models.heads import AttentivePool, LinearClassifier, build_head
+from jepa_wm.models.layers import Linear, prepare_linears
+from jepa_wm.models.masked import MaskedPredictor, Prediction
 from jepa_wm.models.preprocess import Preprocess
-from jepa_wm.models.vit import EncoderConfig, ViT
+from jepa_wm.models.vit import EncoderConfig, ViT, gather_rows
 
 
 class Model(nn.Module):
@@ -18,38 +20,137 @@ class Model(nn.Module):
     Attributes:
         enc: The encoder.
         pred: The predictor, or None.
+        head: The classifier, or None.
         preprocess: The bundle's pixel recipe.
+        labels: Names of the classes in order, empty if the bundle has none.
+        still_frames: Frames a model of clips is given for a still picture (the picture repeated).
     """
 
-    def __init__(self, enc: ViT, pred: nn.Module | None, preprocess: Preprocess) -> None:
+    def __init__(
+        self,
+        enc: ViT,
+        pred: nn.Module | None,
+        preprocess: Preprocess,
+        *,
+        head: AttentivePool | LinearClassifier | None = None,
+        labels: tuple[str, ...] = (),
+        still_frames: int = 1,
+    ) -> None:
         super().__init__()
         self.enc = enc
         self.pred = pred
+        self.head = head
         self.preprocess = preprocess
+        self.labels = labels
+        self.still_frames = still_frames
 
     @property
     def device(self) -> torch.device:
         """Where the weights lie."""
-        return self.enc.pos_embed.device
+        return self.enc.patch_embed.weight.device
 
     @torch.inference_mode()
-    def embed(self, frames: Tensor) -> Tensor:
-        """Return the embedding of each frame: what the family stores per image, float32 [..,D].
+    def embed(self, frames: Tensor, pool: str | None = None) -> Tensor:
+        """Return the embedding of each image or clip, float32 [..,D] (``none``: [..,N,D]).
 
         Args:
-            frames: RGB, uint8 0-255 or float 0-1, [..,H,W,3] or [..,3,H,W]; any size.
+            frames: RGB, uint8 0-255 or float 0-1, channels last or first, any size. A model of
+                images takes [..,H,W,3]; a model of clips takes [..,T,H,W,3], or one still picture
+                [H,W,3], which is repeated ``still_frames`` times.
+            pool: ``cls``, ``mean`` (over patches), ``none`` (all tokens) or ``projected`` (LeWM's
+                latent); the family's own by default.
 
         Raises:
-            ValueError: the frames are not pictures (``Preprocess``).
+            ValueError: the frames are not pictures (``Preprocess``), or the model lacks the pool.
         """
-        pixels = self.preprocess(frames.to(self.device))
-        return self.embed_pixels(pixels)
+        return self.embed_pixels(self.pixels(frames), pool)
 
-    def embed_pixels(self, pixels: Tensor) -> Tensor:
-        """Return the embedding of preprocessed pixels float [..,C,h,w], float32 [..,D]."""
-        lead = pixels.shape[:-3]
-        flat = pixels.reshape(-1, *pixels.shape[-3:]).to(self.device, torch.float32)
-        return self.enc.embed(flat).float().reshape(*lead, -1)
+    def pixels(self, frames: Tensor) -> Tensor:
+        """Preprocess raw frames (as ``embed``) into what ``encode`` takes, with leading axes."""
+        pixels = self.preprocess(frames.to(self.device))
+        if self.enc.config.takes_clips and pixels.ndim == 3:
+            pixels = pixels.expand(self.still_frames, *pixels.shape)
+        return pixels
+
+    def embed_pixels(self, pixels: Tensor, pool: str | None = None) -> Tensor:
+        """Return the embedding of preprocessed pixels float [..,C,h,w] or [..,T,C,h,w]."""
+        axes = 4 if self.enc.config.takes_clips else 3
+        lead = pixels.shape[:-axes]
+        flat = pixels.reshape(-1, *pixels.shape[-axes:])
+        z = self.enc.embed(self._input(flat), pool).float()
+        return z.reshape(*lead, *z.shape[1:])
+
+    @torch.inference_mode()
+    def encode(self, pixels: Tensor, ids: Tensor | None = None, levels: bool = False) -> Tensor:
+        """Encode preprocessed pixels into tokens float32 [B,prefix+N,D].
+
+        Args:
+            pixels: float [B,C,h,w] or, for a model of clips, [B,T,C,h,w].
+            ids: int64 [K] or [B,K], the patches to encode; all by default.
+            levels: Concatenate the levels of the hierarchy (V-JEPA 2.1) to [..,levels*D].
+
+        Raises:
+            ValueError: the shapes do not fit the model.
+        """
+        encode = self.enc.levels if levels else self.enc
+        return encode(self._input(pixels), None if ids is None else ids.to(self.device)).float()
+
+    @torch.inference_mode()
+    def predict(
+        self,
+        pixels: Tensor,
+        context_ids: Tensor,
+        target_ids: Tensor,
+        *,
+        mask_index: int = 1,
+        whole_clip: bool = False,
+    ) -> Prediction:
+        """Predict the latents of target patches from the latents of context patches.
+
+        Args:
+            pixels: float [B,C,h,w] or [B,T,C,h,w], preprocessed.
+            context_ids: int64 [K] or [B,K], the patches that are seen.
+            target_ids: int64 [M] or [B,M], the patches to predict; time slots beyond the clip are
+                allowed where positions are rotary.
+            mask_index: Which mask token stands for the targets; the references use 1 unless told.
+            whole_clip: Encode everything and pick the context afterwards, as transformers does,
+                instead of showing the encoder the context only, as in training.
+
+        Raises:
+            ValueError: the bundle has no masked predictor, or ids do not fit.
+        """
+        if not isinstance(self.pred, MaskedPredictor):
+            raise ValueError(
+                "this bundle has no masked predictor (jepa.pred.kind = masked); a predictor of the "
+                "next frame is used through load_world_model"
+            )
+        context_ids, target_ids = context_ids.to(self.device), target_ids.to(self.device)
+        encode = self.enc.levels if self.pred.config.n_hier_in > 1 else self.enc
+        pixels = self._input(pixels)
+        if whole_clip:
+            z = gather_rows(encode(pixels)[:, self.enc.config.prefix :], context_ids)
+        else:
+            z = encode(pixels, context_ids)[:, self.enc.config.prefix :]
+        is_image = self.enc.config.image_patch_embed and pixels.shape[1] == 1
+        return self.pred(z, context_ids, target_ids, mask_index=mask_index, is_image=is_image)
+
+    @torch.inference_mode()
+    def classify(self, frames: Tensor) -> Tensor:
+        """Return the logits of each image or clip, float32 [..,n_classes]; frames as ``embed``.
+
+        Raises:
+            ValueError: the bundle has no head, or the frames are not pictures.
+        """
+        if self.head is None:
+            raise ValueError("this bundle has no classifier (jepa.head.kind = none)")
+        pixels = self.pixels(frames)
+        axes = 4 if self.enc.config.takes_clips else 3
+        tokens = self.enc(self._input(pixels.reshape(-1, *pixels.shape[-axes:])))
+        logits = self.head(tokens).float()
+        return logits.reshape(*pixels.shape[:-axes], -1)
+
+    def _input(self, pixels: Tensor) -> Tensor:
+        return pixels.to(self.device, torch.float32)
 
     def prepare(self, dtype: torch.dtype) -> None:
         """Reduce the matrices to ``dtype`` and pack them; norms, tokens and tables stay float32."""
@@ -63,15 +164,36 @@ def encoder_config(bundle: Bundle) -> EncoderConfig:
     return EncoderConfig(**{name: bundle.get(key) for name, key in keys.items()})
 
 
-def load_tensors(model: nn.Module, bundle: Bundle) -> None:
-    """Fill every parameter of ``model`` from the bundle's tensor of the same name.
+def build_encoder(bundle: Bundle, pred: nn.Module | None = None, still_frames: int = 1) -> Model:
+    """Build a model of a plain ViT, a given predictor and the bundle's head."""
+    return Model(
+        ViT(encoder_config(bundle)),
+        pred,
+        Preprocess.from_bundle(bundle),
+        head=build_head(bundle),
+        labels=bundle.get("jepa.head.labels"),
+        still_frames=still_frames,
+    )
 
+
+def load_tensors(
+    model: nn.Module, bundle: Bundle, device: torch.device, dtype: torch.dtype
+) -> None:
+    """Fill every parameter of ``model`` from the bundle's tensor of the same name, one at a time.
+
+    The model is built on the meta device, so beside the finished weights there is never more than
+    one tensor in float32. Matrices of linear layers take ``dtype``, all else stays float32.
     Separate q, k and v (``jepa.enc.qkv_fused`` false) are stacked. The bundle was checked when it
     was opened, so a name that does not fit here is a fault of ours.
     """
-    state = {name: _tensor(bundle, name) for name in model.state_dict()}
-    model.load_state_dict(state)
-    model.eval().requires_grad_(False)
+    for prefix, module in model.named_modules():
+        kind = dtype if isinstance(module, Linear) else torch.float32
+        for name, empty in list(module.named_parameters(recurse=False)):
+            tensor = _tensor(bundle, f"{prefix}.{name}").to(device, kind)
+            if tensor.shape != empty.shape:
+                raise ValueError(f"{prefix}.{name}: {list(tensor.shape)} for {list(empty.shape)}")
+            setattr(module, name, nn.Parameter(tensor, requires_grad=False))
+    model.eval()
 
 
 def _tensor(bundle: Bundle, name: str) -> Tensor:

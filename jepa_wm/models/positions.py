@@ -1,7 +1,7 @@
 """Position tables on other grids than the stored one.
 
-The references differ only in how the bicubic sampling step is derived; that choice is the ``rule``
-of a bundle (``jepa_wm.enc.pos_interp``, else its family's), never the caller's.
+The references differ in how the sampling step is derived; that choice is the ``rule`` of a bundle
+(``jepa_wm.enc.pos_interp``, else its family's), never the caller's.
 """
 
 import math
@@ -75,3 +75,27 @@ def interpolate_table(table: Tensor, grid: tuple[int, int], n_prefix: int, rule:
         )
     rows = resized.flatten(2)[0].T  # [g*g, D]
     return torch.cat([prefix, rows.to(table.dtype)])
+
+
+def interpolate_clip_table(
+    table: Tensor, stored: tuple[int, int, int], grid: tuple[int, int, int]
+) -> Tensor:
+    """Return a table over (time, height, width) for ``grid``, the stored one bit for bit on its
+    own.
+
+    Trilinear, corners not aligned, step stored/wanted along each axis. The reference hands torch
+    the factor wanted/stored, from which torch takes the same step but, for a few sizes, a row too
+    few (and then fails); asking for the size has no such corner.
+
+    Args:
+        table: float [T*R*C, D], rows t-major.
+        stored: (T, R, C), the grid of the table.
+        grid: The wanted one, each at least 1.
+
+    Source: facebookresearch/jepa ``vision_transformer.py``, ``interpolate_pos_encoding``.
+    """
+    if grid == stored:
+        return table
+    volume = table.float().reshape(1, *stored, -1).movedim(-1, 1)
+    resized = F.interpolate(volume, grid, mode="trilinear", align_corners=False)
+    return resized.flatten(2)[0].T.to(table.dtype)

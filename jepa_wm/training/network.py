@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from jepa_wm.models.layers import ACTIVATIONS
+from jepa_wm.models.layers import Activation
 from jepa_wm.models.lewm import LeWM, PredictorConfig
 from jepa_wm.models.vit import EncoderConfig
 from jepa_wm.training.losses import mean_over_ranks
@@ -135,7 +135,7 @@ def _projector(dim: int, hidden: int, live: int) -> nn.Sequential:
     return nn.Sequential(
         nn.Linear(dim, hidden),
         BatchNorm(hidden),
-        ACTIVATIONS["gelu_erf"](),
+        Activation("gelu_erf"),
         nn.Linear(hidden, live),
         nn.ConstantPad1d((0, dim - live), 0.0),
     )

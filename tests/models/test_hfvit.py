@@ -185,7 +185,7 @@ def encode_without(model, quirk, pixels):
     from jepa_wm.models.vit import patchify
 
     pos = interpolate_table(enc.pos_embed, grid, 1, "size" if quirk == "offset" else c.pos_interp)
-    x = enc.patch_embed(patchify(pixels, PATCH)) + pos[1:]
+    x = enc.patch_embed(patchify(pixels[:, None], 1, PATCH)[0]) + pos[1:]
     cls = enc.cls_token if quirk == "position of CLS" else enc.cls_token + pos[0]
     registers = enc.reg_tokens
     if quirk == "registers have no position":
@@ -248,10 +248,12 @@ def test_positions_are_added_once(to_model):
     torch.testing.assert_close(tokens[0, 1:4], WEIGHTS["register_tokens"][0])
 
 
-def test_sides_that_are_not_whole_patches_are_refused(to_model):
+def test_what_is_left_of_whole_patches_is_dropped(to_model):
     model, _ = to_model(WEIGHTS, VITV2)
-    with pytest.raises(ValueError, match="18x16 are not whole patches of 4x4"):
-        model.enc(torch.zeros(1, 3, 18, 16))
+    pixels = torch.randn(1, 3, 18, 17, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(model.enc(pixels), model.enc(pixels[..., :16, :16]))
+    with pytest.raises(ValueError, match="3x16 hold no whole patch of 1 frames of 4x4"):
+        model.enc(torch.zeros(1, 3, 3, 16))
     with pytest.raises(ValueError, match=r"must be \[B,3,h,w\]"):
         model.enc(torch.zeros(1, 4, 16, 16))
     assert model.embed(torch.zeros(96, 90, 3, dtype=torch.uint8)).shape == (16,)  # resized instead

@@ -1,0 +1,144 @@
+"""The action-conditioned predictor of V-JEPA 2-AC: the next frame's latents from frames so far.
+
+Every frame contributes its conditioning rows (action, state) and its patches; a row sees the frames
+up to its own, whole. Attribute names are GGUF tensor names without ``pred.``.
+
+Paper: V-JEPA 2, arXiv 2506.09985. Source: facebookresearch/vjepa2 ``src/models/ac_predictor.py``
+    and ``src/models/utils/modules.py`` (``ACRoPEAttention``). Quirks kept: conditioning rows turn
+    with time only; on another grid than the trained one both axes are rescaled by the rows' factor.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from jepa_wm.bundle.reader import Bundle
+from jepa_wm.models.layers import Block, FrameCausal, Linear
+from jepa_wm.models.rope import Rope, grid_positions, rope_table
+
+
+@dataclass(frozen=True, kw_only=True)
+class ACConfig:
+    """Sizes, as the keys ``jepa.pred.*`` give them.
+
+    Attributes:
+        embed_dim: Token width.
+        n_layer: Number of blocks.
+        n_head: Attention heads.
+        ffn_dim: Hidden width of the feed-forward layer.
+        out_dim: Latent width D, the encoder's.
+        action_dim: Width of an action.
+        state_dim: Width of a state (the arm's pose).
+        n_frames: Most frames in a sequence.
+        grid_size: Side of the trained patch grid.
+        ln_eps: Epsilon of every LayerNorm.
+        act: Activation of the feed-forward layer.
+        qkv_bias: ``attn_qkv`` has a bias.
+        rope_freq_layout: tiled or interleaved.
+        frame_causal: A frame sees itself and earlier ones only, else every frame.
+        normalize_reps: Latents pass a non-affine LayerNorm on the way in and out of a rollout.
+        norm_reps_eps: Epsilon of that norm.
+        rope_theta: Base of the RoPE frequencies (``jepa.enc.rope_theta``).
+    """
+
+    embed_dim: int
+    n_layer: int
+    n_head: int
+    ffn_dim: int
+    out_dim: int
+    action_dim: int
+    state_dim: int
+    n_frames: int
+    grid_size: int
+    ln_eps: float = 1e-6
+    act: str = "gelu_erf"
+    qkv_bias: bool = True
+    rope_freq_layout: str = "tiled"
+    frame_causal: bool = True
+    normalize_reps: bool = False
+    norm_reps_eps: float = 1e-5
+    rope_theta: float = 1e4
+
+    @classmethod
+    def from_bundle(cls, bundle: Bundle) -> "ACConfig":
+        """Read the sizes from a bundle's keys."""
+        keys = [name for name in cls.__dataclass_fields__ if name != "rope_theta"]
+        sizes = {name: bundle.get(f"jepa.pred.{name}") for name in keys}
+        return cls(**sizes, rope_theta=bundle.get("jepa.enc.rope_theta"))
+
+
+class ACPredictor(nn.Module):
+    """Predicts the latents of every next frame from frames, actions and states so far."""
+
+    def __init__(self, config: ACConfig) -> None:
+        super().__init__()
+        self.config = c = config
+        self.embed = Linear(c.out_dim, c.embed_dim)
+        self.action_embed = Linear(c.action_dim, c.embed_dim)
+        self.state_embed = Linear(c.state_dim, c.embed_dim)
+        self.blk = nn.ModuleList(
+            Block(c.embed_dim, c.n_head, c.ffn_dim, eps=c.ln_eps, act=c.act, qkv_bias=c.qkv_bias)
+            for _ in range(c.n_layer)
+        )
+        self.norm = nn.LayerNorm(c.embed_dim, c.ln_eps)
+        self.proj = Linear(c.embed_dim, c.out_dim)
+
+    def forward(
+        self, z: Tensor, actions: Tensor, states: Tensor, grid: tuple[int, int] | None = None
+    ) -> Tensor:
+        """Predict the next frame of every frame.
+
+        Args:
+            z: Latents float [B,T,N,D] of T frames of N patches, t-major then rows then columns.
+            actions: float [B,T,action_dim], the action leaving each frame.
+            states: float [B,T,state_dim], the state in each frame.
+            grid: (rows, columns) of patches; the trained square by default.
+
+        Returns:
+            float32 [B,T,N,D]; frame t predicts frame t+1 from frames 0..t only.
+
+        Raises:
+            ValueError: shapes do not fit each other or the model.
+        """
+        grid = grid or (self.config.grid_size, self.config.grid_size)
+        T, N = self._checked(z, actions, states, grid)
+        rows = (self.action_embed(actions), self.state_embed(states))
+        parts = [*(row[:, :, None] for row in rows), self.embed(z)]
+        x = torch.cat(parts, 2)  # [B,T,cond+N,D]
+        n_cond = len(rows)
+        rope = self._rope(T, grid, n_cond, z.device)
+        frames = FrameCausal((n_cond + N,) * T) if self.config.frame_causal and T > 1 else None
+        x = x.flatten(1, 2)
+        for block in self.blk:
+            x = block(x, rope, frames)
+        x = x.unflatten(1, (T, n_cond + N))[:, :, n_cond:]
+        return self.proj(self.norm(x)).float()
+
+    def _rope(self, T: int, grid: tuple[int, int], n_cond: int, device: torch.device) -> Rope:
+        """Build the factors of T frames of conditioning rows (h = w = 0) and patches."""
+        c = self.config
+        ids = torch.arange(grid[0] * grid[1], device=device)
+        patches = grid_positions(ids, grid)
+        patches[:, 1:] *= c.grid_size / grid[0]
+        frame = torch.cat([patches.new_zeros(n_cond, 3), patches])
+        positions = frame.repeat(T, 1, 1)  # [T,cond+N,3]
+        positions[..., 0] += torch.arange(T, device=device)[:, None]
+        head_dim = c.embed_dim // c.n_head
+        return rope_table(positions.flatten(0, 1), head_dim, c.rope_theta, c.rope_freq_layout)
+
+    def _checked(
+        self, z: Tensor, actions: Tensor, states: Tensor, grid: tuple[int, int]
+    ) -> tuple[int, int]:
+        c = self.config
+        N = grid[0] * grid[1]
+        if z.ndim != 4 or z.shape[2:] != (N, c.out_dim) or not 1 <= z.shape[1] <= c.n_frames:
+            raise ValueError(
+                f"latents must be [B,T,{N},{c.out_dim}] with 1 to {c.n_frames} frames, "
+                f"got {list(z.shape)}"
+            )
+        B, T = z.shape[:2]
+        for name, x, width in (("actions", actions, c.action_dim), ("states", states, c.state_dim)):
+            if list(x.shape) != [B, T, width]:
+                raise ValueError(f"{name} must be {[B, T, width]}, got {list(x.shape)}")
+        return T, N

@@ -1,0 +1,114 @@
+"""Names and shapes that the authors' checkpoints share: I-JEPA to V-JEPA 2.1 and LeVJEPA.
+
+Their encoders call blocks ``blocks.{i}`` and their predictors ``predictor_blocks.{i}``, with the
+same names inside. What a family has beyond that is in its own file.
+"""
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from jepa_wm.errors import ConversionError
+from jepa_wm.models.family import Meta
+from jepa_wm.models.source import Source, SourceMap
+
+BLOCK = {
+    "ln1": "norm1",
+    "attn_qkv": "attn.qkv",
+    "attn_out": "attn.proj",
+    "ln2": "norm2",
+    "ffn_up": "mlp.fc1",
+    "ffn_down": "mlp.fc2",
+}
+"""Layers of a block: the bundle's name -> the authors'."""
+
+
+def block_rows(target: str, source: str, names: Mapping[str, str] = BLOCK) -> SourceMap:
+    """Return the map of the blocks ``target`` (``enc.blk``) from the blocks ``source``."""
+    return {f"{target}.{{i}}.{a}.*": (f"{source}.{{i}}.{b}.*",) for a, b in names.items()}
+
+
+ENCODER: SourceMap = {
+    "enc.patch_embed.*": ("patch_embed.proj.*",),
+    **block_rows("enc.blk", "blocks"),
+}
+PREDICTOR: SourceMap = {
+    "pred.embed.*": ("predictor_embed.*",),
+    **block_rows("pred.blk", "predictor_blocks"),
+    "pred.norm.*": ("predictor_norm.*",),
+    "pred.proj.*": ("predictor_proj.*",),
+}
+SWIGLU = {
+    r".*\.mlp\.fc3\..*": "the MLP is a SwiGLU (mlp.fc3), which the schema cannot say",
+}
+"""What ``Source.finish`` says of layers no bundle can hold."""
+
+
+def flatten_kernel(tensors: dict[str, Tensor], name: str = "enc.patch_embed.weight") -> Meta:
+    """Flatten a patch convolution [D,C,(U,)P,P] in place and return the sizes it shows.
+
+    Raises:
+        ConversionError: it is not a convolution with square patches.
+    """
+    kernel = tensors[name]
+    if kernel.ndim not in (4, 5) or kernel.shape[-1] != kernel.shape[-2]:
+        raise ConversionError(
+            f"patch embedding {list(kernel.shape)} is not a convolution [D,C,P,P] or [D,C,T,P,P]"
+        )
+    tensors[name] = kernel.flatten(1)
+    return {
+        "jepa.enc.embed_dim": kernel.shape[0],
+        "jepa.enc.in_chans": kernel.shape[1],
+        "jepa.enc.tubelet_size": kernel.shape[2] if kernel.ndim == 5 else 1,
+        "jepa.enc.patch_size": kernel.shape[-1],
+    }
+
+
+def measure_blocks(tensors: Mapping[str, Tensor], part: str) -> Meta:
+    """Read depth and MLP width of ``enc`` or ``pred`` off its tensors."""
+    blocks = {name.split(".")[2] for name in tensors if name.startswith(f"{part}.blk.")}
+    return {
+        f"jepa.{part}.n_layer": len(blocks),
+        f"jepa.{part}.ffn_dim": tensors[f"{part}.blk.0.ffn_up.weight"].shape[0],
+    }
+
+
+def measure_masked(tensors: Mapping[str, Tensor], levels: int = 1) -> Meta:
+    """Read the sizes of a masked predictor off its tensors; ``levels`` are concatenated inputs."""
+    return {
+        "jepa.pred.embed_dim": tensors["pred.norm.weight"].shape[0],
+        "jepa.pred.n_mask_tokens": len(tensors["pred.mask_tokens"]),
+        "jepa.pred.out_dim": tensors["pred.proj.weight"].shape[0] // levels,
+        **measure_blocks(tensors, "pred"),
+    }
+
+
+def stack_mask_tokens(source: Source) -> Tensor | None:
+    """Take ``mask_tokens.{j}`` [1,1,D] in order, or a single ``mask_token``, as [n,D].
+
+    Returns None where the source has neither, as a missing tensor to ``finish``.
+    """
+    names = ["mask_token"] if "mask_token" in source else []
+    while f"mask_tokens.{len(names)}" in source:
+        names.append(f"mask_tokens.{len(names)}")
+    if not names:
+        source.missing.append("pred.mask_tokens (from mask_tokens.0 or mask_token)")
+        return None
+    return torch.cat([source.take(name).reshape(1, -1) for name in names])
+
+
+def table_side(rows: int, slots: int = 1) -> int:
+    """Return the side of the square grid behind a position table of ``rows`` in ``slots`` slots.
+
+    Raises:
+        ConversionError: it is none.
+    """
+    side = math.isqrt(rows // slots)
+    if side * side * slots != rows:
+        raise ConversionError(
+            f"position table of {rows} rows is no square grid in {slots} time slots; give --set "
+            "jepa.enc.n_frames= and jepa.enc.img_size="
+        )
+    return side
