@@ -6,6 +6,7 @@ or the conversion is refused.
 """
 
 import argparse
+import os
 import re
 import sys
 from collections.abc import Mapping
@@ -13,15 +14,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tqdm import tqdm
+
 from jepa_wm.bundle import schema
 from jepa_wm.bundle.quant import FILE_TYPES
 from jepa_wm.bundle.writer import write_bundle
 from jepa_wm.errors import ConversionError
+from jepa_wm.hub import parse, resolve
 from jepa_wm.models import FAMILIES
 from jepa_wm.models.checkpoint import UnmatchedError, fits, open_source
 from jepa_wm.models.family import Family
 from jepa_wm.models.source import Source
 from jepa_wm.runtime import command
+
+LARGE = 256 << 20  # bytes of a source worth a progress bar
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -38,18 +44,18 @@ class Reading:
 
     Attributes:
         entry: Entry of the checkpoint to use if it holds several.
-        head: Folder or file with a head for the model.
+        head: Folder or file with a head for the model, or its name on the hub.
         unsafe_pickle: Let a pickle run the code it asks for.
     """
 
     entry: str | None = None
-    head: Path | None = None
+    head: str | Path | None = None
     unsafe_pickle: bool = False
 
 
 def convert(
     family_name: str,
-    src: Path,
+    src: str | Path,
     out: Path,
     file_type: str,
     given: Mapping[str, Any],
@@ -59,7 +65,7 @@ def convert(
 
     Args:
         family_name: One of ``FAMILIES``.
-        src: Folder or file of the checkpoint.
+        src: Folder or file of the checkpoint, or its name on the hub.
         out: GGUF file to write; replaced only when the conversion is complete.
         file_type: One of ``quant.FILE_TYPES``.
         given: Bundle keys that the source does not state, or states wrongly.
@@ -70,18 +76,18 @@ def convert(
         BundleError: the result breaks the schema, or ``out`` cannot be written.
     """
     family = FAMILIES[family_name]
-    source = _open(family, src, reading)
+    local = resolve(src)
+    source = _open(family, local, reading)
     try:
         meta, tensors = family.convert(source, given)
     except ConversionError as error:
         raise ConversionError(f"{src}: {error}") from error
-    general = {"general.name": src.resolve().name if src.is_dir() else src.resolve().stem}
+    general = {"general.name": _title(src)} | _licence(local)
     origin = {
-        "jepa_wm.source.sha256": source.sha256(),
+        "jepa_wm.source.sha256": _hash(source),
         "jepa_wm.source.entry": source.entry,
     }
-    meta = {**general, **_licence(src), **meta, **origin, **given}
-    write_bundle(out, meta, tensors, file_type)
+    write_bundle(out, {**general, **meta, **origin, **given}, tensors, file_type)
     used, skipped = source.counts()
     beside = f", {skipped} skipped" if skipped else ""
     return (
@@ -92,13 +98,30 @@ def convert(
 
 def _open(family: Family, src: Path, reading: Reading) -> Source:
     """Open the source; one that is of another family is told so."""
-    how = (reading.entry, family.default_entry, reading.head, reading.unsafe_pickle)
+    head = None if reading.head is None else resolve(reading.head)
+    how = (reading.entry, family.default_entry, head, reading.unsafe_pickle)
     try:
         return open_source(src, family.anchors, *how)
     except UnmatchedError as error:
         like = [f.name for f in FAMILIES.values() if fits(error.names, f.anchors)]
-        looks = f"it looks like {' or '.join(like)}" if like else "it looks like no family known"
-        raise ConversionError(f"{error} ({family.name}); {looks}") from error
+        looks = f"it looks like {' or '.join(like)}" if like else "nor is it any other family's"
+        raise ConversionError(f"{error}, as {family.name} has; {looks}") from error
+
+
+def _hash(source: Source) -> str:
+    """Hash the source; it is read here, which takes a while where it is large."""
+    size = source.n_bytes
+    with tqdm(total=size, unit="B", unit_scale=True, desc="reading", disable=size < LARGE) as bar:
+        return source.sha256(bar.update)
+
+
+def _title(src: str | Path) -> str:
+    """Name a model by its folder or file; a link keeps its own name."""
+    name = parse(src)
+    if name is not None:
+        return name.title
+    path = Path(os.path.abspath(src))
+    return path.name if path.is_dir() else path.stem
 
 
 def parse_settings(pairs: list[str]) -> dict[str, Any]:
@@ -154,7 +177,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m jepa_wm.convert", description="Convert a checkpoint into a GGUF bundle."
     )
     parser.add_argument("--family", required=True, choices=sorted(FAMILIES))
-    parser.add_argument("--src", required=True, type=Path, help="folder or file of the checkpoint")
+    parser.add_argument("--src", required=True, help="folder or file, or hf://OWNER/REPO[/FILE]")
     parser.add_argument("--out", required=True, type=Path, help="GGUF file to write")
     parser.add_argument(
         "--ftype", default="f32", choices=list(FILE_TYPES), help="type of the matrices"
@@ -169,7 +192,7 @@ def _parser() -> argparse.ArgumentParser:
         "--entry", help="entry of the checkpoint if it holds several models, such as "
         "encoder, target_encoder or ema_encoder; the family's own choice by default",
     )  # fmt: skip
-    parser.add_argument("--head", type=Path, help="folder or file with a head for the model")
+    parser.add_argument("--head", help="folder or file with a head for the model")
     parser.add_argument(
         "--unsafe-pickle", action="store_true",
         help="let a pickle run the code it asks for: only for files you trust",

@@ -21,13 +21,14 @@ RECORDS = {"control.interfaces", "control.episode", "control.statistics"}
 TABLE: dict[str, tuple[set[str], set[str]]] = {
     "errors": (set(), set()),
     "runtime": ({"errors"}, {"torch"}),
+    "hub": ({"errors"}, {"huggingface_hub"}),
     "launch": ({"errors", "runtime"}, {"hydra", "omegaconf"}),
     "control.interfaces": (set(), {"torch"}),
     "control.actions": ({"errors"}, {"torch", "numpy"}),
     "control.objectives": ({"control.interfaces", "errors"}, {"torch"}),
     "control": ({"control", "errors", "runtime"}, {"torch", "numpy", "gymnasium"}),
     "planners": ({"control.interfaces", "errors"}, {"torch", "numpy"}),
-    "bundle": ({"errors"}, {"gguf", "numpy", "torch"}),
+    "bundle": ({"errors", "hub"}, {"gguf", "numpy", "torch"}),
     "models": ({"control.interfaces", "errors", "bundle"}, {"torch", "numpy", "safetensors"}),
     # the runtime is held against it, so it may not know the runtime
     "spec": ({"bundle", "errors"}, {"numpy"}),
@@ -132,8 +133,8 @@ def test_hydra_is_imported_by_leaves_only():
 def test_importing_stays_light(module):
     code = (
         f"import sys, {module}; "
-        "print(*{'matplotlib', 'pygame', 'hydra', 'gymnasium', 'torchvision', 'transformers'} "
-        "& set(sys.modules))"
+        "print(*{'matplotlib', 'pygame', 'hydra', 'gymnasium', 'torchvision', 'transformers', "
+        "'huggingface_hub'} & set(sys.modules))"
     )
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=CHECKOUT

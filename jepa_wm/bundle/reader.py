@@ -27,6 +27,7 @@ from jepa_wm.bundle.header import Header, StoredTensor, parse_header
 from jepa_wm.bundle.rules import check_meta
 from jepa_wm.bundle.templates import is_operand, tensor_faults
 from jepa_wm.errors import BundleError
+from jepa_wm.hub import parse, resolve
 
 
 class Bundle:
@@ -72,13 +73,14 @@ class Bundle:
         """Open and verify a bundle.
 
         Args:
-            path: A GGUF file.
+            path: A GGUF file, or its name on the hub (``hf://OWNER/REPO/FILE``).
 
         Raises:
             BundleError: one error naming every fault found: not a regular file, broken container,
                 wrong or missing keys, tensors missing, misshapen, misplaced or not of this model.
+            ConfigError: a name on the hub that cannot be fetched.
         """
-        path = Path(path)
+        path = resolve(path, one_file=True)
         with _opened(path) as (file, identity):
             size = os.fstat(file.fileno()).st_size
             try:
@@ -184,11 +186,14 @@ class Bundle:
 
 
 def find_bundle(name_or_path: str | Path) -> Path:
-    """Return the path of a bundle: an existing file, else one that ships in ``jepa_wm.data``.
+    """Return the path of a bundle: an existing file, one on the hub, or one that ships with us.
 
     Raises:
-        BundleError: neither exists; the text lists the shipped names.
+        BundleError: none exists; the text lists the names in ``jepa_wm.data``.
+        ConfigError: a name on the hub that cannot be fetched.
     """
+    if parse(name_or_path) is not None:
+        return resolve(name_or_path, one_file=True)
     text = str(name_or_path)
     shipped = importlib.resources.files("jepa_wm.data")
     names = sorted(entry.name for entry in shipped.iterdir() if entry.name.endswith(".gguf"))

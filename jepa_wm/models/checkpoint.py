@@ -5,11 +5,13 @@ an optimiser and counters. An entry belongs to a family where it holds one of th
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import Module
 
 from jepa_wm.errors import ConversionError
 from jepa_wm.models.source import Source
@@ -61,8 +63,9 @@ def open_source(
             unsafe file.
     """
     weights = find_weights(path)
-    entries = _entries(read_weights(weights, unsafe_pickle), weights)
-    found = _candidates(entries, list(anchors))
+    entries = _entries(read_weights(weights, unsafe_pickle))
+    with _naming(weights):
+        found = _candidates(entries, list(anchors))
     if not found:
         names = [name for tensors in entries.values() for name in tensors]
         wanted = " or ".join(anchors)
@@ -87,20 +90,31 @@ def _open_head(path: Path, unsafe_pickle: bool) -> Source:
     """Open a probe's file (the first of its classifiers), or a file with one model."""
     weights = find_weights(path)
     loaded = read_weights(weights, unsafe_pickle)
+    entries = _entries(loaded)
     for name in PROBES:
         probe, entry = loaded.get(name), name
         if isinstance(probe, list) and probe:
             probe, entry = probe[0], f"{name}.0"
         if isinstance(probe, Mapping):
-            return Source(_clean(_flatten(probe)), entry)
-    entries = _entries(loaded, weights)
+            entries = {entry: _clean(_flatten(probe))}
+            break
     if len(entries) != 1:
         names = ", ".join(repr(name) for name in entries) or "no tensors"
         raise ConversionError(f"{path}: no head found: wanted {' or '.join(PROBES)}, found {names}")
     ((entry, tensors),) = entries.items()
     # what lies beside a lone file may describe another model
     config = read_json(weights.parent / "config.json") if path.is_dir() else {}
-    return Source(tensors, entry, config)
+    with _naming(weights):
+        return Source(tensors, entry, config)
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Put the file's name in front of what a source says of its tensors."""
+    try:
+        yield
+    except ConversionError as error:
+        raise ConversionError(f"{path}: {error}") from error
 
 
 def _read_processor(folder: Path) -> dict[str, Any]:
@@ -126,9 +140,10 @@ def _clean(named: Iterable[tuple[str, Tensor]]) -> Tensors:
     return cleaned
 
 
-def _entries(loaded: Mapping[Any, Any], path: Path) -> dict[str, Tensors]:
+def _entries(loaded: Mapping[Any, Any]) -> dict[str, Tensors]:
     """Split a file into its dicts of tensors; a plain state dict is one entry called ""."""
-    nested = {str(k): v for k, v in loaded.items() if isinstance(v, Mapping)}
+    states = {k: v.state_dict() if isinstance(v, Module) else v for k, v in loaded.items()}
+    nested = {str(k): v for k, v in states.items() if isinstance(v, Mapping)}
     entries = {name: _clean(_flatten(value)) for name, value in nested.items()}
     plain = _clean((str(k), v) for k, v in loaded.items() if isinstance(v, Tensor))
     return {name: tensors for name, tensors in (entries | {"": plain}).items() if tensors}

@@ -7,13 +7,14 @@ can never pass as a conversion.
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from jepa_wm.bundle.faults import printable
 from jepa_wm.errors import ConversionError
 
 SHOWN = 20  # names listed in an error before "and N more"
@@ -55,6 +56,14 @@ class Source:
     skipped: set[str] = field(default_factory=set)
     missing: list[str] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        wrong = [name for name, tensor in self.tensors.items() if not _is_plain(tensor)]
+        if wrong:
+            raise ConversionError(
+                f"{len(wrong)} tensors are sparse, quantised, without data or larger than their "
+                f"storage: {listed(wrong)}"
+            )
+
     def __contains__(self, name: str) -> bool:
         return name in self.tensors
 
@@ -80,9 +89,16 @@ class Source:
         return tuple(self.tensors[name].shape) if name in self.tensors else ()
 
     def take(self, name: str) -> Tensor:
-        """Return a tensor as float32 and mark it used."""
+        """Return a tensor as float32 and mark it used.
+
+        Raises:
+            ConversionError: its numbers are complex.
+        """
+        tensor = self.tensors[name].detach()
+        if tensor.is_complex():
+            raise ConversionError(f"{printable(name)} is {tensor.dtype}, wanted real numbers")
         self.taken.add(name)
-        return self.tensors[name].detach().to(torch.float32)
+        return tensor.to(torch.float32)
 
     def skip(self, patterns: Iterable[str]) -> None:
         """Mark tensors whose whole name matches a regular expression as deliberately unused."""
@@ -151,14 +167,24 @@ class Source:
         skipped = sum(len(source.skipped) for _, source in self._opened())
         return sum(len(source.taken) for _, source in self._opened()) - skipped, skipped
 
-    def sha256(self) -> str:
-        """Hash names, dtypes, shapes and bytes of all tensors, opened parts and head included."""
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of all tensors, opened parts and head included."""
+        return sum(t.nbytes for _, source in self._opened() for t in source.tensors.values())
+
+    def sha256(self, progress: Callable[[int], object] = int) -> str:
+        """Hash names, dtypes, shapes and bytes of all tensors, opened parts and head included.
+
+        Args:
+            progress: Called with the number of bytes after every tensor.
+        """
         digest = hashlib.sha256()
         for label, source in sorted(self._opened(), key=lambda pair: pair[0]):
             for name, tensor in sorted(source.tensors.items()):
                 digest.update(f"{label}{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
                 stored = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
                 digest.update(stored.numpy().data)
+                progress(tensor.nbytes)
         return digest.hexdigest()
 
     def _opened(self) -> Iterator[tuple[str, "Source"]]:
@@ -168,6 +194,13 @@ class Source:
             yield f"{name}: ", part
         if self.head is not None:
             yield "head: ", self.head
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    """Say whether a tensor's numbers lie in memory; a forged shape asks for more than there is."""
+    if tensor.layout != torch.strided or tensor.is_quantized or tensor.device.type != "cpu":
+        return False
+    return tensor.nbytes <= tensor.untyped_storage().nbytes()
 
 
 def alternatives(name: str) -> list[str]:
@@ -194,4 +227,4 @@ def expand(source_map: SourceMap, n_layer: int) -> Iterable[tuple[str, list[str]
 def listed(names: list[str]) -> str:
     """Join names for an error, at most ``SHOWN`` of them."""
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more
+    return ", ".join(map(printable, names[:SHOWN])) + more
