@@ -80,8 +80,7 @@ def interpolate_table(table: Tensor, grid: tuple[int, int], n_prefix: int, rule:
 def interpolate_clip_table(
     table: Tensor, stored: tuple[int, int, int], grid: tuple[int, int, int]
 ) -> Tensor:
-    """Return a table over (time, height, width) for ``grid``, the stored one bit for bit on its
-    own.
+    """Return a (time, height, width) table for ``grid``, the stored one bit for bit on its own.
 
     Trilinear, corners not aligned, step stored/wanted along each axis. The reference hands torch
     the factor wanted/stored, from which torch takes the same step but, for a few sizes, a row too
