@@ -78,6 +78,7 @@ class Header:
         end: Position after the last tensor, bytes.
         alignment: Alignment of tensor data, bytes.
         faults: What is wrong although the rest could be read.
+        spans: First and past-the-last byte of every metadata pair, in file order.
     """
 
     version: int
@@ -86,6 +87,7 @@ class Header:
     end: int
     alignment: int
     faults: tuple[str, ...]
+    spans: dict[str, tuple[int, int]]
 
 
 def type_name(type_id: int) -> str:
@@ -113,7 +115,7 @@ def parse_header(file: BinaryIO, size: int) -> Header:
     cursor.check_count(n_pairs, _MIN_PAIR, MAX_PAIRS, "metadata pairs")
     cursor.check_count(n_tensors, _MIN_TENSOR, MAX_TENSORS, "tensors")
     faults: list[str] = []
-    values = _pairs(cursor, n_pairs, faults)
+    values, spans = _pairs(cursor, n_pairs, faults)
     alignment = values.get("general.alignment", 32)
     if type(alignment) is not int or not 8 <= alignment <= 65_536 or alignment & (alignment - 1):
         shown = printable(alignment, 40)
@@ -132,7 +134,7 @@ def parse_header(file: BinaryIO, size: int) -> Header:
             faults.append(f"tensor {printable(name)}: {fault}")
     faults += _overlaps(tensors)
     end = max((t.start + (t.n_bytes or 0) for t in tensors.values()), default=data_start)
-    return Header(version, values, tensors, end, alignment, tuple(faults))
+    return Header(version, values, tensors, end, alignment, tuple(faults), spans)
 
 
 class _Cursor:
@@ -218,16 +220,21 @@ def _magic_fault(magic: bytes) -> str:
     return f"is no GGUF file: it starts with {magic!r}, wanted b'GGUF'"
 
 
-def _pairs(cursor: _Cursor, n: int, faults: list[str]) -> dict[str, Any]:
+def _pairs(
+    cursor: _Cursor, n: int, faults: list[str]
+) -> tuple[dict[str, Any], dict[str, tuple[int, int]]]:
     values: dict[str, Any] = {}
+    spans: dict[str, tuple[int, int]] = {}
     for at in range(n):
+        start = cursor.position
         key = cursor.string(f"key {at}")
         if not key:
             faults.append(f"key {at} is empty")
         if key in values:
             faults.append(f"key {printable(key)} is stored twice")
         values[key] = _value(cursor, key)
-    return values
+        spans[key] = start, cursor.position
+    return values, spans
 
 
 def _value(cursor: _Cursor, key: str) -> Any:

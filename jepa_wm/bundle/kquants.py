@@ -11,13 +11,19 @@ Source: ggml src/ggml-quants.c (``dequantize_row_q4_K``, ``_q5_K``, ``_q6_K``) a
 the layouts.
 """
 
+from collections.abc import Callable
 from itertools import product
 
 import numpy as np
 from gguf.constants import GGMLQuantizationType
 
+from jepa_wm.bundle.klayout import pack_q6, pack_shifted
+
 Q = GGMLQuantizationType
 K_TYPES = (Q.Q4_K, Q.Q5_K, Q.Q6_K)
+
+Fit = tuple[np.ndarray, ...]
+"""Halfs a super-block [n], small integers a group [n, groups], codes [n, groups, values]."""
 
 _BLOCK = 256
 _CHUNK = 512  # super-blocks at a time: the working arrays stay in the cache
@@ -47,16 +53,16 @@ def encode_k(rows: np.ndarray, kind: GGMLQuantizationType) -> np.ndarray:
 
 def _encode(blocks: np.ndarray, kind: GGMLQuantizationType) -> np.ndarray:
     if kind == Q.Q6_K:
-        return _pack_q6(*_fit_signed(blocks.reshape(-1, 16, 16)))
+        return pack_q6(*_fit_signed(blocks.reshape(-1, 16, 16)))
     top = 15 if kind == Q.Q4_K else 31
     d, dmin, scales, mins, codes = _fit_shifted(blocks.reshape(-1, 8, 32), top)
-    return _pack_shifted(d, dmin, scales, mins, codes, has_fifth_bit=top == 31)
+    return pack_shifted(d, dmin, scales, mins, codes, has_fifth_bit=top == 31)
 
 
 # x = step * q - low, q in 0..top: groups [n, 8, 32]
 
 
-def _fit_shifted(x: np.ndarray, top: int) -> tuple[np.ndarray, ...]:
+def _fit_shifted(x: np.ndarray, top: int) -> Fit:
     """Return d, dmin [n], scales, mins [n, 8] and codes [n, 8, 32] of groups [n, 8, 32]."""
     codes, step = _search_shifted(x, top)
     is_free = step * codes.mean(-1) > x.mean(-1)  # a minimum above 0 can make up for the scale
@@ -71,16 +77,7 @@ def _fit_shifted(x: np.ndarray, top: int) -> tuple[np.ndarray, ...]:
     dmin, mins = _share(lifted, np.ones_like(step), 63)
     codes = _codes_shifted(x, d[:, None] * scales, dmin[:, None] * mins, top)
     best = d, dmin, scales, mins, codes
-    error = _error_shifted(x, best)
-    for _ in range(_MAX_ROUNDS):
-        trial = _refit_shifted(x, best, top)
-        found = _error_shifted(x, trial)
-        better = found < error
-        if not better.any():
-            break
-        error = np.where(better, found, error)
-        best = _choose(better, trial, best)
-    return best
+    return _improve(x, best, lambda fit: _refit_shifted(x, fit, top), _value_shifted)
 
 
 def _search_shifted(x: np.ndarray, top: int) -> tuple[np.ndarray, np.ndarray]:
@@ -128,7 +125,7 @@ def _codes_shifted(x: np.ndarray, step: np.ndarray, low: np.ndarray, top: int) -
     return np.clip(np.rint((x + low[..., None]) * rate[..., None]), 0, top)
 
 
-def _refit_shifted(x: np.ndarray, fit: tuple[np.ndarray, ...], top: int) -> tuple[np.ndarray, ...]:
+def _refit_shifted(x: np.ndarray, fit: Fit, top: int) -> Fit:
     """Return the fit with small integers, then halfs, then codes each renewed for the others."""
     d, dmin, scales, mins, codes = fit
     step, low = _line(x, codes)
@@ -151,30 +148,20 @@ def _refit_shifted(x: np.ndarray, fit: tuple[np.ndarray, ...], top: int) -> tupl
     return d, dmin, scales, mins, codes
 
 
-def _error_shifted(x: np.ndarray, fit: tuple[np.ndarray, ...]) -> np.ndarray:
+def _value_shifted(fit: Fit) -> np.ndarray:
     d, dmin, scales, mins, codes = fit
-    rest = (d[:, None] * scales)[..., None] * codes - (dmin[:, None] * mins)[..., None] - x
-    return np.einsum("ngk,ngk->n", rest, rest)
+    return (d[:, None] * scales)[..., None] * codes - (dmin[:, None] * mins)[..., None]
 
 
 # x = step * q, q in -32..31: groups [n, 16, 16]
 
 
-def _fit_signed(x: np.ndarray) -> tuple[np.ndarray, ...]:
+def _fit_signed(x: np.ndarray) -> Fit:
     """Return d [n], scales [n, 16] and codes [n, 16, 16] of groups [n, 16, 16]."""
     codes, step = _search_signed(x)
     d, scales = _share(step[..., None], np.square(codes).sum(-1), 128)
     best = d, scales, _codes_signed(x, d[:, None] * scales)
-    error = _error_signed(x, best)
-    for _ in range(_MAX_ROUNDS):
-        trial = _refit_signed(x, best)
-        found = _error_signed(x, trial)
-        better = found < error
-        if not better.any():
-            break
-        error = np.where(better, found, error)
-        best = _choose(better, trial, best)
-    return best
+    return _improve(x, best, lambda fit: _refit_signed(x, fit), _value_signed)
 
 
 def _search_signed(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -213,7 +200,7 @@ def _codes_signed(x: np.ndarray, step: np.ndarray) -> np.ndarray:
     return np.clip(np.rint(x * rate[..., None]), -32, 31)
 
 
-def _refit_signed(x: np.ndarray, fit: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
+def _refit_signed(x: np.ndarray, fit: Fit) -> Fit:
     d, scales, codes = fit
     scales = np.clip(np.rint(_slope(x, codes) / _safe(d)[:, None]), -128, 127)
     a = scales[..., None] * codes
@@ -222,10 +209,9 @@ def _refit_signed(x: np.ndarray, fit: tuple[np.ndarray, ...]) -> tuple[np.ndarra
     return d, scales, _codes_signed(x, d[:, None] * scales)
 
 
-def _error_signed(x: np.ndarray, fit: tuple[np.ndarray, ...]) -> np.ndarray:
+def _value_signed(fit: Fit) -> np.ndarray:
     d, scales, codes = fit
-    rest = (d[:, None] * scales)[..., None] * codes - x
-    return np.einsum("ngk,ngk->n", rest, rest)
+    return (d[:, None] * scales)[..., None] * codes
 
 
 # both
@@ -279,47 +265,20 @@ def _safe(values: np.ndarray) -> np.ndarray:
     return np.where(values == 0, np.float32(np.inf), values)
 
 
-def _choose(
-    better: np.ndarray, trial: tuple[np.ndarray, ...], best: tuple[np.ndarray, ...]
-) -> tuple[np.ndarray, ...]:
-    """Take the super-blocks of ``trial`` that are better, the others from ``best``."""
-    return tuple(
-        np.where(better.reshape(-1, *(1,) * (new.ndim - 1)), new, old)
-        for new, old in zip(trial, best, strict=True)
-    )
-
-
-def _bytes(halfs: np.ndarray) -> np.ndarray:
-    return halfs.astype("<f2")[:, None].view(np.uint8)
-
-
-def _pack_shifted(
-    d: np.ndarray,
-    dmin: np.ndarray,
-    scales: np.ndarray,
-    mins: np.ndarray,
-    codes: np.ndarray,
-    has_fifth_bit: bool,
-) -> np.ndarray:
-    """Return the bytes: d, dmin, 12 of scales and mins, [32 of fifth bits,] 128 of nibbles."""
-    s, m, q = (part.astype(np.uint8) for part in (scales, mins, codes))
-    # groups 0-3 keep their 6 bits together; 4-7 lend their two high bits to bytes of 0-3
-    first = s[:, :4] | s[:, 4:] >> 4 << 6
-    second = m[:, :4] | m[:, 4:] >> 4 << 6
-    third = s[:, 4:] & 15 | m[:, 4:] << 4
-    parts = [_bytes(d), _bytes(dmin), first, second, third]
-    if has_fifth_bit:  # bit g of byte k belongs to value k of group g
-        parts.append(np.packbits(q >> 4, axis=1, bitorder="little").reshape(-1, 32))
-    pairs = (q & 15).reshape(-1, 4, 2, 32)
-    return np.concatenate([*parts, (pairs[:, :, 0] | pairs[:, :, 1] << 4).reshape(-1, 128)], -1)
-
-
-def _pack_q6(d: np.ndarray, scales: np.ndarray, codes: np.ndarray) -> np.ndarray:
-    """Return the bytes: 128 of nibbles, 64 of high bit pairs, 16 scales, d."""
-    q = (codes + 32).astype(np.uint8)
-    nibbles = (q & 15).reshape(-1, 2, 2, 64)  # halves of 128 values
-    low = nibbles[:, :, 0] | nibbles[:, :, 1] << 4
-    pairs = (q >> 4).reshape(-1, 2, 4, 32) << np.array([0, 2, 4, 6], np.uint8)[:, None]
-    high = np.bitwise_or.reduce(pairs, axis=2)
-    signed = scales.astype(np.int8).view(np.uint8)
-    return np.concatenate([low.reshape(-1, 128), high.reshape(-1, 64), signed, _bytes(d)], -1)
+def _improve(
+    x: np.ndarray, best: Fit, refit: Callable[[Fit], Fit], value: Callable[[Fit], np.ndarray]
+) -> Fit:
+    """Refit while that helps; a super-block keeps the fit of least squared error it has seen."""
+    error = np.square(value(best) - x).sum((1, 2))
+    for _ in range(_MAX_ROUNDS):
+        trial = refit(best)
+        found = np.square(value(trial) - x).sum((1, 2))
+        better = found < error
+        if not better.any():
+            break
+        error = np.where(better, found, error)
+        best = tuple(
+            np.where(better.reshape(-1, *(1,) * (new.ndim - 1)), new, old)
+            for new, old in zip(trial, best, strict=True)
+        )
+    return best

@@ -9,18 +9,26 @@ import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
-from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from gguf import GGUFWriter
-from gguf.constants import GGML_QUANT_VERSION, GGUFValueType
+from gguf.constants import GGML_QUANT_VERSION, GGMLQuantizationType, GGUFValueType
 
+from jepa_wm.bundle import quant
 from jepa_wm.bundle.faults import bundle_error, printable
 from jepa_wm.bundle.header import MAX_DIMS
-from jepa_wm.bundle.quant import FILE_TYPES, Encoded, decode, encode, storage_type
+from jepa_wm.bundle.quant import (
+    FILE_TYPES,
+    Encoded,
+    can_hold,
+    decode,
+    encode_as,
+    peak_of,
+    storage_type,
+)
 from jepa_wm.bundle.reader import Bundle
 from jepa_wm.bundle.rules import check_meta
 from jepa_wm.bundle.schema import TABLE, key_for
@@ -72,15 +80,20 @@ def write_bundle(
     ]
     if faults:
         raise bundle_error(path, [f"cannot be written: {faults[0]}", *faults[1:]])
-    with _replacing(path) as temporary:
+    with replacing(path) as temporary:
         writer = GGUFWriter(temporary, "jepa")
         _add_meta(writer, known)
-        for name, tensor in tensors.items():
-            _add_tensor(writer, name, tensor, file_type)
+        kinds = {name: _kind(name, tensor, file_type) for name, tensor in tensors.items()}
+        for name, kind in kinds.items():
+            shape = tensors[name].shape
+            n_bytes = quant.n_bytes(shape, kind)
+            writer.add_tensor_info(name, shape, np.dtype(np.float32), n_bytes, raw_dtype=kind)
         try:
             writer.write_header_to_file()
             writer.write_kv_data_to_file()
-            writer.write_tensors_to_file()
+            writer.write_ti_data_to_file()
+            for name, tensor in tensors.items():  # only one is held in its stored form
+                writer.write_tensor_data(_encoded(tensor, kinds[name]).data)
         finally:
             writer.close()
         Bundle.open(temporary)
@@ -198,23 +211,32 @@ def _foreign_type(found: Any) -> tuple[GGUFValueType, GGUFValueType | None]:
     raise ValueError(f"is {type(found).__name__}, which metadata cannot hold")
 
 
-def _add_tensor(writer: GGUFWriter, name: str, tensor: TensorLike, file_type: str) -> None:
-    stored = tensor
-    if not isinstance(stored, Encoded):
-        stored = encode(_array(stored), storage_type(name, tuple(stored.shape), file_type))
-    row_bytes = stored.data.size // (prod(stored.shape[:-1]))
-    data = stored.data.reshape(*stored.shape[:-1], row_bytes)
-    writer.add_tensor(name, data, raw_dtype=stored.type)
+def _kind(name: str, tensor: TensorLike, file_type: str) -> GGMLQuantizationType:
+    if isinstance(tensor, Encoded):
+        return tensor.type
+    kind = storage_type(name, tuple(tensor.shape), file_type)
+    is_plain = kind == GGMLQuantizationType.F32
+    return kind if is_plain or can_hold(kind, peak_of(_array(tensor))) else GGMLQuantizationType.F32
+
+
+def _encoded(tensor: TensorLike, kind: GGMLQuantizationType) -> Encoded:
+    return tensor if isinstance(tensor, Encoded) else encode_as(_array(tensor), kind)
 
 
 @contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    """Give a temporary path beside ``path``; move it there on success, else remove it."""
+def replacing(path: Path) -> Iterator[Path]:
+    """Give a temporary path beside ``path``; move it there on success, else remove it.
+
+    Raises:
+        BundleError: the place is a directory or device, or cannot be written.
+    """
     temporary = path.with_name(f".{path.name[:100]}.{secrets.token_hex(6)}.tmp")
     try:
-        yield temporary
         if path.is_dir():
             raise bundle_error(path, ["is a directory; give the name of a file"])
+        if path.exists() and not path.is_file():
+            raise bundle_error(path, ["is no regular file; give the name of one"])
+        yield temporary
         os.replace(temporary, path)
     except OSError as error:
         raise bundle_error(path, [f"cannot be written: {error.strerror or error}"]) from error

@@ -83,7 +83,8 @@ def test_each_file_type(tmp_path, file_type):
     bundle = Bundle.open(write_bundle(tmp_path / "x.gguf", BIG, tensors, file_type))
     number, kind = FILE_TYPES[file_type]
     assert bundle.get("general.file_type") == number
-    assert bundle.type_name("enc.blk.0.attn_qkv.weight") == kind.name
+    # rows of 32 are too short for the super-blocks of a K type
+    assert bundle.type_name("enc.blk.0.attn_qkv.weight") == quant.FALLBACKS.get(kind, kind).name
     assert bundle.type_name("enc.blk.0.attn_qkv.bias") == "F32"
     # rows of 12 (2 heads x 6) do not fill a block of 32
     narrow = "pred.blk.0.attn_out.weight"
@@ -96,8 +97,8 @@ def test_each_file_type(tmp_path, file_type):
 
 
 def test_types_that_can_only_be_read_say_so(tmp_path):
-    text = refusal(tmp_path, file_type="q4_k")
-    assert "q4_k can be read but not written here; writable are f32, f16" in text
+    text = refusal(tmp_path, file_type="q3_k")
+    assert "q3_k can be read but not written here; writable are f32, f16" in text
     assert "'q3' is unknown" in refusal(tmp_path, file_type="q3")
     assert storage_type("enc.norm.weight", (8,), "q8_0").name == "F32"
 
@@ -203,6 +204,8 @@ def test_the_file_has_the_usual_permissions(tmp_path):
 def test_encode_and_decode_are_gguf_s(tmp_path):
     values = np.random.default_rng(0).normal(size=(4, 64)).astype(np.float32)
     for _, kind in FILE_TYPES.values():
+        if kind in quant.K_TYPES:
+            continue
         stored = quant.encode(values, kind)
         assert (
             stored.data.nbytes
