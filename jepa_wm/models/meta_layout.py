@@ -6,10 +6,12 @@ same names inside. What a family has beyond that is in its own file.
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from jepa_wm.bundle.schema import IMAGENET_MEAN, IMAGENET_STD
 from jepa_wm.errors import ConversionError
 from jepa_wm.models.family import Meta
 from jepa_wm.models.source import Source, SourceMap
@@ -44,6 +46,39 @@ SWIGLU = {
     r".*\.mlp\.fc3\..*": "the MLP is a SwiGLU (mlp.fc3), which the schema cannot say",
 }
 """What ``Source.finish`` says of layers no bundle can hold."""
+
+SHAPE = (
+    "jepa.enc.embed_dim",
+    "jepa.enc.n_layer",
+    "jepa.enc.ffn_dim",
+    "jepa.enc.patch_size",
+    "jepa.enc.tubelet_size",
+)
+"""Measured sizes by which a published model is known again."""
+
+
+def published(measured: Mapping[str, Any], models: Mapping[tuple[int, ...], Meta]) -> Meta:
+    """Return the keys that ``models`` holds for exactly these sizes (``SHAPE``), else none.
+
+    A bare checkpoint does not state heads, image size or frames; of a published model the authors'
+    code does.
+    """
+    return dict(models.get(tuple(measured[key] for key in SHAPE), {}))
+
+
+def eval_crop(img_size: int) -> Meta:
+    """Return Meta's evaluation recipe for clips: short side 256/224 of the crop, ImageNet.
+
+    Source: facebookresearch/jepa and vjepa2 ``evals/video_classification_frozen/utils.py``.
+    """
+    return {
+        "jepa.pre.mean": IMAGENET_MEAN,
+        "jepa.pre.std": IMAGENET_STD,
+        "jepa.pre.resize_short": int(img_size * 256 / 224),
+        "jepa.pre.crop": img_size,
+        "jepa.pre.resample": "bilinear",
+        "jepa.pre.resize_mode": "shortest_edge",
+    }
 
 
 def flatten_kernel(tensors: dict[str, Tensor], name: str = "enc.patch_embed.weight") -> Meta:
