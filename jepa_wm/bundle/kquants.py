@@ -33,6 +33,7 @@ _MAX_ROUNDS = 3
 _TINY = np.float32(1e-30)
 _NOISE = np.float32(1e-11)  # squared rounding errors of float32, relative to the sum of squares
 _EXACT = np.float32(1e-9)  # of a fit whose only errors are those; a chance hit on few values is not
+_ANY = np.float32(1)  # of a fit no worse than none
 
 
 def encode_k(rows: np.ndarray, kind: GGMLQuantizationType) -> np.ndarray:
@@ -86,7 +87,7 @@ def _search_shifted(x: np.ndarray, top: int) -> tuple[np.ndarray, np.ndarray]:
     floor = np.minimum(lowest, 0)
     span = np.maximum(x.max(-1) - floor, _TINY)
     gap = _least_gap(np.sort(x, -1), span, top)
-    trials = [((top + more) / span, -floor * (top + more) / span, 1) for more in _STRETCH]
+    trials = [((top + more) / span, -floor * (top + more) / span, _ANY) for more in _STRETCH]
     for part in (1, 2):  # values on a grid: its step is the least gap, or a half of it
         rate = part / gap
         trials.append((rate, np.ceil(np.maximum(lowest, 0) * rate) - lowest * rate, _EXACT))
@@ -172,7 +173,7 @@ def _search_signed(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     span = np.maximum(np.abs(peak), _TINY)
     distances = np.sort(np.abs(x), -1)
     gap = _least_gap(np.concatenate([0 * distances[..., :1], distances], -1), span, 32)
-    trials = [(sign * (32 + more) / span, 1) for more in _STRETCH]
+    trials = [(sign * (32 + more) / span, _ANY) for more in _STRETCH]
     trials += [(sign * part / gap, _EXACT) for part in (1, 2)]
     best = np.zeros(x.shape, np.float32)
     power = error = np.square(x).sum(-1)
