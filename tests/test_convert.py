@@ -7,6 +7,7 @@ import sys
 import pytest
 import torch
 
+from jepa_wm.bundle.quant import FILE_TYPES
 from jepa_wm.bundle.reader import Bundle
 from jepa_wm.convert import convert, main, parse_settings
 from jepa_wm.errors import ConversionError
@@ -147,9 +148,13 @@ class Malicious:
 
 def test_a_pickle_that_runs_code_is_refused_unrun(saved, capsys):
     path = saved({"state_dict": state(), "x": Malicious()})
-    with pytest.raises(ConversionError, match="needs code to load"):
+    wanted = r"asks for (builtins\.)?print;.*--unsafe-pickle"
+    with pytest.raises(ConversionError, match=f"needs code to load.*{wanted}") as refused:
         open_source(path, ANCHORS)
-    assert "executed" not in capsys.readouterr().out
+    assert "\n" not in str(refused.value) and "executed" not in capsys.readouterr().out
+    assert not (path.parent / "x.gguf").exists()
+    assert run(path, path.parent / "x.gguf", "--unsafe-pickle").family == "hfvit"
+    assert "executed" in capsys.readouterr().out
 
 
 def test_what_is_not_there_or_not_clear_is_said(tmp_path, saved):
@@ -174,9 +179,9 @@ def test_a_broken_config_is_named(tmp_path, saved, text):
         open_source(path, ANCHORS)
 
 
-def test_sharded_weights_are_refused(tmp_path):
+def test_an_index_without_a_map_is_refused(tmp_path):
     (tmp_path / "model.safetensors.index.json").write_text("{}")
-    with pytest.raises(ConversionError, match="sharded"):
+    with pytest.raises(ConversionError, match=r"index\.json has no weight_map"):
         open_source(tmp_path, ANCHORS)
 
 
@@ -186,6 +191,27 @@ def test_conversion_opens_no_socket(saved, tmp_path, monkeypatch):
 
     monkeypatch.setattr(socket, "socket", blocked)
     assert run(saved(state()), tmp_path / "x.gguf").family == "hfvit"
+
+
+def test_a_checkpoint_of_another_family_is_told_so(tmp_path):
+    torch.save({"predictor.pos_embedding": torch.ones(1, 3, 8)}, tmp_path / "model.pt")
+    for family, looks in (("hfvit", "; it looks like lewm"), ("ijepa", "; it looks like lewm")):
+        out = tmp_path / "x.gguf"
+        with pytest.raises(ConversionError) as refused:
+            convert(family, tmp_path, out, "f32", {})
+        text = str(refused.value)
+        assert "0 of 1 tensors matched: looked for" in text and f"as {family} has{looks}" in text
+        assert "\n" not in text and not out.exists()
+    torch.save({"a": torch.ones(2)}, tmp_path / "model.pt")
+    with pytest.raises(ConversionError, match="as lewm has; nor is it any other family's"):
+        convert("lewm", tmp_path, tmp_path / "x.gguf", "f32", {})
+
+
+def test_a_head_nobody_uses_is_refused(saved, tmp_path):
+    head = saved({"classifiers": [{"module.linear.weight": torch.ones(2, D)}]}, "probe.tar")
+    with pytest.raises(ConversionError, match=r"given as head.*1 left over: head: linear\.w"):
+        run(saved(state()), tmp_path / "x.gguf", "--head", str(head))
+    assert not (tmp_path / "x.gguf").exists()
 
 
 def test_not_a_number_is_refused(saved, tmp_path):
@@ -202,7 +228,24 @@ def test_not_a_number_is_refused(saved, tmp_path):
 
 def test_report_counts_what_was_matched(saved, tmp_path, capsys):
     run(saved(state() | {"head.weight": torch.ones(2, D)}), tmp_path / "x.gguf")
-    assert "matched 18/18 required source tensors, 1 skipped" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    size = (tmp_path / "x.gguf").stat().st_size / 1e6
+    assert f"{size:.1f} MB; matched 18/18 required source tensors, 1 skipped" in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("file_type", list(FILE_TYPES))
+def test_every_file_type_can_be_asked_for(saved, tmp_path, file_type):
+    bundle = run(saved(state()), tmp_path / "x.gguf", "--ftype", file_type)
+    assert bundle.get("general.file_type") == FILE_TYPES[file_type][0]
+
+
+def test_progress_is_shown_for_large_sources_only(saved, tmp_path, capsys, monkeypatch):
+    run(saved(state()), tmp_path / "x.gguf")
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr("jepa_wm.convert.LARGE", 1)
+    run(saved(state()), tmp_path / "x.gguf")
+    assert "reading: 100%" in capsys.readouterr().err
 
 
 def test_name_licence_and_file_type(saved, tmp_path):
@@ -212,6 +255,9 @@ def test_name_licence_and_file_type(saved, tmp_path):
     assert bundle.get("general.name") == "my-vit" and bundle.get("general.file_type") == 1
     assert bundle.get("general.license") == "apache-2.0"
     assert run(path, tmp_path / "y.gguf").get("general.name") == "model"
+    (tmp_path / "named.pt").symlink_to(path)  # a cache holds files under their hash
+    named = run(tmp_path / "named.pt", tmp_path / "z.gguf")
+    assert named.get("general.name") == "named"
 
 
 def test_settings_are_typed_by_the_schema():

@@ -8,6 +8,7 @@ import json
 import pickle
 import re
 import struct
+import warnings
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -124,19 +125,22 @@ def read_json(path: Path) -> dict[str, Any]:
 def _unpickle(path: Path, unsafe: bool) -> Any:
     """Load a pickle; only the zip format can be mapped."""
     mapped = zipfile.is_zipfile(path)
-    return torch.load(path, map_location="cpu", weights_only=not unsafe, mmap=mapped)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # on oddities of a file that nothing here depends on
+        return torch.load(path, map_location="cpu", weights_only=not unsafe, mmap=mapped)
 
 
 def _reason(error: BaseException) -> str:
     """Say in one line why a file could not be loaded."""
-    wanted = re.search(r"GLOBAL ([\w.]+)|class ([\w.]+)", str(error))
+    wanted = re.search(r"GLOBAL ([\w.]+)", str(error))
     if isinstance(error, pickle.UnpicklingError) and wanted is not None:
-        name = wanted[1] or wanted[2]
         return (
-            f"needs code to load: its pickle asks for {printable(name)}; if you trust where it "
-            "comes from, let it run with --unsafe-pickle"
+            f"needs code to load: its pickle asks for {printable(wanted[1])}; if you trust where "
+            "it comes from, let it run with --unsafe-pickle"
         )
-    first_line = str(error).strip().split("\n")[0] or type(error).__name__
+    first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
+    if isinstance(error, ImportError):
+        return f"needs code that is not installed ({printable(first_line)})"
     return f"cannot be read: truncated or not a checkpoint ({printable(first_line, 160)})"
 
 
@@ -147,7 +151,7 @@ def _read_shards(index: Path, unsafe_pickle: bool) -> dict[str, Tensor]:
         raise ConversionError(f"{index} has no weight_map of tensor names to shards")
     shards: dict[str, set[str]] = {}
     for name, shard in places.items():
-        if not isinstance(shard, str) or Path(shard).name != shard:
+        if not isinstance(shard, str) or not shard or Path(shard).name != shard:
             raise ConversionError(
                 f"{index}: {printable(name)} lies in {printable(shard)}, wanted a file's name"
             )
