@@ -5,7 +5,8 @@ up to its own, whole. Attribute names are GGUF tensor names without ``pred.``.
 
 Paper: V-JEPA 2, arXiv 2506.09985. Source: facebookresearch/vjepa2 ``src/models/ac_predictor.py``
     and ``src/models/utils/modules.py`` (``ACRoPEAttention``). Quirks kept: conditioning rows turn
-    with time only; on another grid than the trained one both axes are rescaled by the rows' factor.
+    with time only; on a grid that is not square, columns are scaled to the span of the rows
+    (``grid_size``, the reference's factor for both axes, is the rows of the grid it is built for).
 """
 
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ class ACConfig:
         action_dim: Width of an action.
         state_dim: Width of a state (the arm's pose).
         n_frames: Most frames in a sequence.
-        grid_size: Side of the trained patch grid.
+        grid_size: Side of the trained patch grid, the default of ``forward``.
         ln_eps: Epsilon of every LayerNorm.
         act: Activation of the feed-forward layer.
         qkv_bias: ``attn_qkv`` has a bias.
@@ -120,7 +121,7 @@ class ACPredictor(nn.Module):
         c = self.config
         ids = torch.arange(grid[0] * grid[1], device=device)
         patches = grid_positions(ids, grid)
-        patches[:, 1:] *= c.grid_size / grid[0]
+        patches[:, 2] *= grid[0] / grid[1]
         frame = torch.cat([patches.new_zeros(n_cond, 3), patches])
         positions = frame.repeat(T, 1, 1)  # [T,cond+N,3]
         positions[..., 0] += torch.arange(T, device=device)[:, None]
