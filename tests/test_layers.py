@@ -29,6 +29,7 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     "control": ({"control", "errors", "runtime"}, {"torch", "numpy", "gymnasium"}),
     "planners": ({"control.interfaces", "errors"}, {"torch", "numpy"}),
     "bundle": ({"errors", "hub"}, {"gguf", "numpy", "torch"}),
+    "media": ({"errors"}, {"numpy", "PIL", "imageio_ffmpeg"}),
     "models": ({"control.interfaces", "errors", "bundle"}, {"torch", "numpy", "safetensors"}),
     # the runtime is held against it, so it may not know the runtime
     "spec": ({"bundle", "errors"}, {"numpy"}),
