@@ -32,6 +32,12 @@ def block_rows(target: str, source: str, names: Mapping[str, str] = BLOCK) -> So
     return {f"{target}.{{i}}.{a}.*": (f"{source}.{{i}}.{b}.*",) for a, b in names.items()}
 
 
+def either(first: SourceMap, second: SourceMap) -> SourceMap:
+    """Return a map that accepts the names of two layouts, the first where both are there."""
+    targets = dict.fromkeys([*first, *second])
+    return {target: first.get(target, ()) + second.get(target, ()) for target in targets}
+
+
 ENCODER: SourceMap = {
     "enc.patch_embed.*": ("patch_embed.proj.*",),
     **block_rows("enc.blk", "blocks"),

@@ -4,20 +4,97 @@ Paper: V-JEPA 2, arXiv 2506.09985. References: facebookresearch/vjepa2 ``src/mod
     transformers ``modeling_vjepa2.py``. Quirks kept: the RoPE table is tiled, no rotation; the
     encoder decodes positions on the grid it is given (transformers: on the trained grid, so the two
     differ on other sizes), the predictor on the trained grid; mask token 1 is the default; a clip
-    shorter than a tubelet is repeated to one; an odd last frame is dropped.
+    shorter than a tubelet is repeated to one; an odd last frame is dropped. ``encoder`` is the
+    entry that transformers' weights were made from; probes are evaluated on ``target_encoder``.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
-from jepa_wm.bundle.reader import Bundle
-from jepa_wm.errors import ConversionError
-from jepa_wm.models.ac import ACConfig, ACPredictor
-from jepa_wm.models.family import Converted, Family, refuse_keys
-from jepa_wm.models.masked import build_masked
-from jepa_wm.models.model import Model, build_encoder
-from jepa_wm.models.source import Source
+from torch import Tensor
 
+from jepa_wm.bundle.reader import Bundle
+from jepa_wm.bundle.schema import IMAGENET_MEAN, IMAGENET_STD
+from jepa_wm.errors import ConversionError
+from jepa_wm.models import meta_layout
+from jepa_wm.models.ac import ACConfig, ACPredictor
+from jepa_wm.models.family import Converted, Family, Meta, read_fields, refuse_keys, settle
+from jepa_wm.models.masked import build_masked
+from jepa_wm.models.meta_layout import either
+from jepa_wm.models.model import Model, build_encoder
+from jepa_wm.models.processor import preprocess_meta
+from jepa_wm.models.source import Source, SourceMap
+
+ANCHORS = ("patch_embed.proj.weight", "encoder.embeddings.patch_embeddings.proj.weight")
+HF_BLOCK = {
+    **meta_layout.BLOCK,
+    "attn_qkv": "attention.[query,key,value]",
+    "attn_out": "attention.proj",
+}
+# the authors' names, in entries of their own; transformers' names, all in one
+ENCODER: SourceMap = either(
+    {**meta_layout.ENCODER, "enc.norm.*": ("norm.*",)},
+    {
+        "enc.patch_embed.*": ("encoder.embeddings.patch_embeddings.proj.*",),
+        **meta_layout.block_rows("enc.blk", "encoder.layer", HF_BLOCK),
+        "enc.norm.*": ("encoder.layernorm.*",),
+    },
+)
+MASKED: SourceMap = either(
+    meta_layout.PREDICTOR,
+    {
+        "pred.embed.*": ("predictor.embeddings.predictor_embeddings.*",),
+        **meta_layout.block_rows("pred.blk", "predictor.layer", HF_BLOCK),
+        "pred.norm.*": ("predictor.layernorm.*",),
+        "pred.proj.*": ("predictor.proj.*",),
+    },
+)
+HF_MASK_TOKENS = "predictor.embeddings.mask_tokens"
+AC: SourceMap = {
+    **meta_layout.PREDICTOR,
+    "pred.action_embed.*": ("action_encoder.*",),
+    "pred.state_embed.*": ("state_encoder.*",),
+}
+SOURCE_MAP: SourceMap = {**ENCODER, **AC, **MASKED}
+# tables from before RoPE; a layer that is always there and never read; heads
+SKIP = (r"pos_embed", r"pooler\..*", r"classifier\..*")
+SKIP_PREDICTOR = {"masked": (r"predictor_pos_embed",), "ac": (r"extrinsics_encoder\..*",)}
+NOT_REPRESENTABLE = meta_layout.SWIGLU | {
+    r"proprio_encoder\..*": "its predictor is that of jepa-wms, another graph (proprio_encoder)",
+}
+CONFIG_FIELDS = {
+    "jepa.enc.embed_dim": ("hidden_size",),
+    "jepa.enc.n_layer": ("num_hidden_layers",),
+    "jepa.enc.n_head": ("num_attention_heads",),
+    "jepa.enc.patch_size": ("patch_size",),
+    "jepa.enc.tubelet_size": ("tubelet_size",),
+    "jepa.enc.img_size": ("crop_size",),
+    "jepa.enc.n_frames": ("frames_per_clip",),
+    "jepa.enc.in_chans": ("in_chans",),
+    "jepa.enc.ln_eps": ("layer_norm_eps",),
+    "jepa.enc.act": ("hidden_act",),
+}
+PREDICTOR_FIELDS = {
+    "jepa.pred.embed_dim": ("pred_hidden_size",),
+    "jepa.pred.n_layer": ("pred_num_hidden_layers",),
+    "jepa.pred.n_head": ("pred_num_attention_heads",),
+    "jepa.pred.n_mask_tokens": ("pred_num_mask_tokens",),
+    "jepa.pred.ln_eps": ("layer_norm_eps",),
+    "jepa.pred.act": ("hidden_act",),
+}
+RATIOS = {"enc": "mlp_ratio", "pred": "pred_mlp_ratio"}
+PUBLISHED: dict[tuple[int, ...], Meta] = {
+    (1024, 24, 4096, 16, 2): {"jepa.enc.n_head": 16},
+    (1280, 32, 5120, 16, 2): {"jepa.enc.n_head": 16},
+    (1408, 40, 6144, 16, 2): {"jepa.enc.n_head": 22},
+}
+CLIP = {"jepa.enc.n_frames": 64, "jepa.enc.ln_eps": 1e-6}
+AUTHORS: Meta = {"jepa.enc.ln_eps": 1e-6}
+"""What the authors' constructors fix, whatever the size."""
+SIDES = {1408: (256, 384)}
+"""Width -> sides of the crops a model was published for, where it is not 256 alone."""
+PREDICTOR_HEADS = {("masked", 384): 12, ("ac", 1024): 16}
+"""Kind and width of the predictor -> heads, in every published model."""
 # what a bundle may ask of this graph
 GRAPH = {
     "jepa.enc.pos_type": ("rope3d",),
@@ -28,8 +105,180 @@ GRAPH = {
 
 
 def convert(source: Source, given: Mapping[str, Any]) -> Converted:
-    """Refuse: the converter of this family comes next."""
-    raise ConversionError("conversion of this family is not written yet")
+    """Turn a checkpoint of the authors or of transformers into a vjepa2 bundle's contents.
+
+    Raises:
+        ConversionError: something is missing, left over, contradictory or not representable.
+    """
+    table = source.shape("pos_embed")
+    tensors = source.fill(ENCODER, source.layers(ENCODER["enc.blk.{i}.ln1.*"]) or 1)
+    kind, predictor = _take_predictor(source)
+    authors = AUTHORS if ANCHORS[0] in source else {}
+    source.skip(SKIP)
+    source.finish(NOT_REPRESENTABLE)
+    measured = meta_layout.flatten_kernel(tensors) | meta_layout.measure_blocks(tensors, "enc")
+    tensors |= predictor
+    measured |= _measure_predictor(kind, tensors)
+    stated = _graph_meta(kind) | authors | _published(measured, table)
+    stated |= _config_meta(source.config, kind)
+    ours = {k: v for k, v in given.items() if k.startswith(("jepa.enc.", "jepa.pred."))}
+    _refuse_ambiguous_side(measured, stated | ours)
+    required = ("jepa.enc.n_head", "jepa.enc.img_size", "jepa.enc.n_frames", "jepa.enc.ln_eps")
+    heads = () if kind is None else ("jepa.pred.n_head",)
+    meta = settle(measured, stated, ours, required + heads)
+    if kind == "ac":
+        meta = _frames_and_grid(meta) | meta
+    return meta | _recipe(source, kind, meta["jepa.enc.img_size"], given), tensors
+
+
+def _take_predictor(source: Source) -> tuple[str | None, dict[str, Tensor]]:
+    """Take the predictor's tensors, if there is one; its kind shows in them."""
+    is_hf = ANCHORS[1] in source
+    predictor = source if is_hf else source.part("predictor")
+    if predictor is None or (is_hf and not any(n.startswith("predictor.") for n in source.tensors)):
+        return None, {}
+    kind = "ac" if "action_encoder.weight" in predictor else "masked"
+    rows = AC if kind == "ac" else MASKED
+    tensors = predictor.fill(rows, predictor.layers(rows["pred.blk.{i}.ln1.*"]) or 1)
+    predictor.skip(SKIP_PREDICTOR[kind])
+    if kind == "masked":
+        if HF_MASK_TOKENS in predictor:
+            mask_tokens: Tensor | None = predictor.take(HF_MASK_TOKENS).flatten(0, -2)
+        else:
+            mask_tokens = meta_layout.stack_mask_tokens(predictor)
+        tensors |= {} if mask_tokens is None else {"pred.mask_tokens": mask_tokens}
+    return kind, tensors
+
+
+def _measure_predictor(kind: str | None, tensors: Mapping[str, Tensor]) -> Meta:
+    if kind is None:
+        return {}
+    if kind == "masked":
+        return {"jepa.pred.kind": kind} | meta_layout.measure_masked(tensors)
+    return {
+        "jepa.pred.kind": kind,
+        "jepa.pred.embed_dim": tensors["pred.norm.weight"].shape[0],
+        "jepa.pred.out_dim": tensors["pred.proj.weight"].shape[0],
+        "jepa.pred.action_dim": tensors["pred.action_embed.weight"].shape[1],
+        "jepa.pred.state_dim": tensors["pred.state_embed.weight"].shape[1],
+        "jepa.pred.n_cond_tokens": 2,
+        **meta_layout.measure_blocks(tensors, "pred"),
+    }
+
+
+def _graph_meta(kind: str | None) -> Meta:
+    """Return what all models of the family share."""
+    meta: Meta = {
+        "jepa.family": "vjepa2",
+        "jepa.modality": "video",
+        "jepa.head.kind": "none",
+        "jepa.enc.act": "gelu_erf",
+        "jepa.enc.pos_type": "rope3d",
+        "jepa.enc.rope_theta": 1e4,
+        "jepa.enc.rope_freq_layout": "tiled",
+        "jepa.enc.rope_interpolate": False,
+        "jepa.enc.qkv_fused": True,
+    }
+    if kind is not None:
+        meta |= {"jepa.pred.rope_freq_layout": "tiled", "jepa.pred.act": "gelu_erf"}
+    if kind == "ac":
+        meta |= {
+            "jepa.pred.ln_eps": 1e-6,
+            "jepa.pred.qkv_bias": True,
+            "jepa.pred.frame_causal": True,
+            "jepa.pred.cond_order": "action,state",
+            "jepa.pred.normalize_reps": True,
+            "jepa.pred.norm_reps_eps": 1e-5,
+        }
+    return meta
+
+
+def _published(measured: Meta, table: tuple[int, ...]) -> Meta:
+    """Return what the authors' code states of the published model of these sizes, if it is one.
+
+    Args:
+        measured: Sizes read off the tensors.
+        table: Shape of the position table left from before RoPE, or empty; it tells the crop where
+            one model was published for several.
+    """
+    kind, width = measured.get("jepa.pred.kind"), measured.get("jepa.pred.embed_dim")
+    heads = PREDICTOR_HEADS.get((kind, width)) if kind and width else None
+    meta = {} if heads is None else {"jepa.pred.n_head": heads}
+    found = meta_layout.published(measured, PUBLISHED)
+    if not found:
+        return meta
+    sides = _sides(measured)
+    if len(sides) > 1 and len(table) == 3:
+        slots = CLIP["jepa.enc.n_frames"] // measured["jepa.enc.tubelet_size"]
+        patch = measured["jepa.enc.patch_size"]
+        sides = tuple(side for side in sides if slots * (side // patch) ** 2 == table[1])
+    crop = {"jepa.enc.img_size": sides[0]} if len(sides) == 1 else {}
+    return meta | found | CLIP | crop
+
+
+def _sides(measured: Meta) -> tuple[int, ...]:
+    is_ac = measured.get("jepa.pred.kind") == "ac"
+    return (256,) if is_ac else SIDES.get(measured["jepa.enc.embed_dim"], (256,))
+
+
+def _refuse_ambiguous_side(measured: Meta, known: Mapping[str, Any]) -> None:
+    sides = _sides(measured)
+    is_published = meta_layout.published(measured, PUBLISHED)
+    if is_published and "jepa.enc.img_size" not in known and len(sides) > 1:
+        names = " and ".join(f"{side} px" for side in sides)
+        raise ConversionError(
+            f"a model of these sizes was published for {names}, and the tensors do not tell which: "
+            f"give --set jepa.enc.img_size={sides[0]} or {sides[1]}"
+        )
+
+
+def _config_meta(config: Mapping[str, Any], kind: str | None) -> Meta:
+    """Read transformers' config, refusing what the graph cannot do."""
+    wrong = [name for name in ("use_SiLU", "use_silu") if config.get(name)]
+    wrong += ["qkv_bias false"] if config.get("qkv_bias") is False else []
+    if config.get("model_type", "vjepa2") != "vjepa2":
+        wrong.append(f"model_type {config['model_type']!r} (known: vjepa2)")
+    if wrong:
+        raise ConversionError(f"config.json: not representable: {', '.join(wrong)}")
+    stated = read_fields(config, CONFIG_FIELDS | (PREDICTOR_FIELDS if kind == "masked" else {}))
+    for part, ratio in RATIOS.items():
+        width = stated.get(f"jepa.{part}.embed_dim")
+        if width is not None and isinstance(config.get(ratio), int | float):
+            stated[f"jepa.{part}.ffn_dim"] = int(width * config[ratio])
+    return stated
+
+
+def _frames_and_grid(meta: Meta) -> Meta:
+    """Return the slots of the AC predictor's mask and the grid it was built for."""
+    return {
+        "jepa.pred.n_frames": meta["jepa.enc.n_frames"] // meta["jepa.enc.tubelet_size"],
+        "jepa.pred.grid_size": meta["jepa.enc.img_size"] // meta["jepa.enc.patch_size"],
+    }
+
+
+def _recipe(source: Source, kind: str | None, img_size: int, given: Mapping[str, Any]) -> Meta:
+    """Return ``jepa.pre.*``: the processor's, else the authors' recipe for the crop.
+
+    ``VJEPA2VideoProcessor`` ignores the ``size`` in its file: the short side is 256/224 of the
+    crop, as in the authors' evaluations. The AC model's frames are shrunk to the crop itself.
+    """
+    processor = source.processor
+    if not processor:
+        known = meta_layout.eval_crop(img_size)
+        known |= {"jepa.pre.resize_short": img_size} if kind == "ac" else {}
+        return preprocess_meta({}, {}, {**known, **given})
+    if processor.get("video_processor_type", "VJEPA2VideoProcessor") == "VJEPA2VideoProcessor":
+        crop = processor.get("crop_size", 256)
+        crop = crop.get("height") if isinstance(crop, Mapping) else crop
+        defaults = {
+            "do_center_crop": True,
+            "crop_size": 256,
+            "image_mean": IMAGENET_MEAN,
+            "image_std": IMAGENET_STD,
+        }
+        short = {"shortest_edge": int(crop * 256 / 224)} if isinstance(crop, int) else {}
+        processor = {**defaults, **processor, "size": short}
+    return preprocess_meta(processor, {}, given)
 
 
 def build(bundle: Bundle) -> Model:
@@ -40,4 +289,10 @@ def build(bundle: Bundle) -> Model:
     return build_encoder(bundle, pred, still_frames=bundle.get("jepa.enc.tubelet_size"))
 
 
-FAMILY = Family("vjepa2", ("patch_embed.proj.weight",), build, convert)
+FAMILY = Family(
+    "vjepa2",
+    ANCHORS,
+    build,
+    convert,
+    ("encoder", "target_encoder", "ema_encoder"),
+)
