@@ -16,7 +16,7 @@ from jepa_wm.spec.ops import (
 
 
 def attentive_pool(w: Weights, tokens: Array) -> Stages:
-    """Yield ``head.blk.{i}``, ``head.pooled`` [B,D] and ``head`` (logits) [B,classes].
+    """Yield ``head.blk.{i}``, ``head.xattn`` (pooled) [B,D] and ``head`` (logits) [B,classes].
 
     Self-attention blocks over all tokens first; then one learned query reads them. The query is not
     normed, the read-out has no output projection, and there is no norm before the classifier.
@@ -39,7 +39,7 @@ def attentive_pool(w: Weights, tokens: Array) -> Stages:
     k, v = (linear(w, f"head.xattn.{letter}", kv) for letter in "kv")
     y = query + attend(q, k, v, how)  # [B,1,D]
     y = y + feed_forward(w, "head.xattn", layer_norm(w, "head.xattn.ln2", y, eps), act)
-    yield "head.pooled", y[:, 0]
+    yield "head.xattn", y[:, 0]
     yield "head", linear(w, "head.cls", y[:, 0])
 
 

@@ -107,8 +107,8 @@ def action_conditioned(
             where ``jepa.pred.normalize_reps`` says so (``normalise_latents``).
         actions: float64 [B,T,A].
         states: float64 [B,T,P].
-        grid: Rows and columns of a frame; None: square. Positions are scaled by
-            ``jepa.pred.grid_size`` over rows, and over columns.
+        grid: Rows and columns of a frame; None: square. Positions are scaled to the trained grid:
+            h' = h grid_size / rows, w' = w grid_size / columns.
 
     Source: vjepa2 ``src/models/ac_predictor.py``; ``src/models/utils/modules.py``,
         ``ACRoPEAttention``.
