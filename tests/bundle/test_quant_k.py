@@ -1,5 +1,7 @@
 """The K types' encoders: layouts, error against ggml's own, grids found again, and odd values."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from gguf import quants
@@ -168,3 +170,17 @@ def test_powers_of_two_scale_the_result(kind, seed, power):
     found = there_and_back(values * np.float32(64), kind)
     scaled = there_and_back(values * np.float32(2.0**power * 64), kind)
     assert np.array_equal(scaled, found * np.float32(2.0**power))
+
+
+@KINDS
+def test_memory_does_not_grow_with_the_tensor(kind):
+    values = np.random.default_rng(0).normal(size=(2048, 256)).astype(np.float32)
+    peaks = []
+    for rows in (512, 2048):
+        tracemalloc.start()
+        try:
+            size = encode_k(values[:rows], kind).nbytes
+            peaks.append(tracemalloc.get_traced_memory()[1] - 2 * size)
+        finally:
+            tracemalloc.stop()
+    assert peaks[1] < 1.1 * peaks[0], peaks
