@@ -3,6 +3,9 @@
 The recipe is the one of the torchvision-backed Hugging Face processors: antialiased resize on uint8
 (rounded back to uint8), centre crop, then one fused ``(x - 255 mean) / (255 std)``. Everything
 upstream hands over raw frames and never a normalisation constant.
+
+On a CPU the resize is torch's integer kernel, bit for bit torchvision's. CUDA has none: there the
+filter runs in float32 and rounds, as torchvision does there, which may differ by one of 255 levels.
 """
 
 from dataclasses import dataclass
@@ -15,6 +18,7 @@ from torch import Tensor
 from jepa_wm.bundle.reader import Bundle
 
 FLOAT_SLACK = 1e-3  # float frames may overshoot [0, 1] by rounding, not more
+MAX_PIXELS = 64 << 20  # of a frame halfway through its resize: a thin one would grow without bound
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,8 +74,8 @@ class Preprocess:
                 pixels in every form.
 
         Raises:
-            ValueError: the shape has no (or two possible) channel axes, or float values leave [0,
-                1].
+            ValueError: the shape has no (or two possible) channel axes, float values leave [0, 1],
+                or the frames are so thin that their resize would exceed ``MAX_PIXELS``.
         """
         pixels = self._channels_first(self._to_uint8(frames))
         lead = pixels.shape[:-3]
@@ -113,13 +117,28 @@ class Preprocess:
         return frames.movedim(-1, -3) if last else frames
 
     def _resize(self, pixels: Tensor) -> Tensor:
+        """Resize and crop [N,C,H,W]; as many frames at once as keep what lies between bounded."""
         height, width = pixels.shape[-2:]
+        size = self._resized(height, width)
+        between = max(height, size[0]) * size[1]  # rows are resized first
+        if between > MAX_PIXELS:
+            raise ValueError(
+                f"frames of {height}x{width} pixels would be resized to {size[0]}x{size[1]}, over "
+                f"{between >> 20} Mpx on the way; the limit is {MAX_PIXELS >> 20}: crop them first"
+            )
+        parts = [
+            self._centre_crop(self._resample(part, size))
+            for part in pixels.split(MAX_PIXELS // between)
+        ]
+        return torch.cat(parts)
+
+    def _resized(self, height: int, width: int) -> tuple[int, int]:
+        """Return rows and columns after the resize, before the crop."""
         if self.resize_mode == "squash":
-            return self._resample(pixels, (self.size, self.size))
+            return self.size, self.size
         short, long = min(height, width), max(height, width)
         long = int(self.resize_short * long / short)  # truncated, as torchvision does
-        size = (self.resize_short, long) if height <= width else (long, self.resize_short)
-        return self._centre_crop(self._resample(pixels, size))
+        return (self.resize_short, long) if height <= width else (long, self.resize_short)
 
     def _resample(self, pixels: Tensor, size: tuple[int, int]) -> Tensor:
         if tuple(pixels.shape[-2:]) == size:
