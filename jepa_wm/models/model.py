@@ -1,9 +1,11 @@
 """A loaded bundle: encoder, predictor and head where there are any, and their preprocessing."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from jepa_wm.bundle.reader import Bundle
@@ -12,6 +14,9 @@ from jepa_wm.models.layers import Linear, prepare_linears
 from jepa_wm.models.masked import MaskedPredictor, Prediction
 from jepa_wm.models.preprocess import Preprocess
 from jepa_wm.models.vit import EncoderConfig, ViT, gather_rows
+
+Frames = Tensor | NDArray[np.generic] | Sequence[Tensor | NDArray[np.generic]]
+"""Frames in one array, or a sequence of pictures [H,W,3] that need not have one size."""
 
 
 class Model(nn.Module):
@@ -50,13 +55,14 @@ class Model(nn.Module):
         return self.enc.patch_embed.weight.device
 
     @torch.inference_mode()
-    def embed(self, frames: Tensor, pool: str | None = None) -> Tensor:
+    def embed(self, frames: Frames, pool: str | None = None) -> Tensor:
         """Return the embedding of each image or clip, float32 [..,D] (``none``: [..,N,D]).
 
         Args:
-            frames: RGB, uint8 0-255 or float 0-1, channels last or first, any size. A model of
-                images takes [..,H,W,3]; a model of clips takes [..,T,H,W,3], or one still picture
-                [H,W,3], which is repeated ``still_frames`` times.
+            frames: RGB, uint8 0-255 or float 0-1, channels last or first, any size, as a tensor or
+                numpy array. A model of images takes [..,H,W,3]; a model of clips takes
+                [..,T,H,W,3], or one still picture [H,W,3], which is repeated ``still_frames``
+                times. Pictures of different sizes come as a sequence of T.
             pool: ``cls``, ``mean`` (over patches), ``none`` (all tokens) or ``projected`` (LeWM's
                 latent); the family's own by default.
 
@@ -65,12 +71,18 @@ class Model(nn.Module):
         """
         return self.embed_pixels(self.pixels(frames), pool)
 
-    def pixels(self, frames: Tensor) -> Tensor:
+    def pixels(self, frames: Frames) -> Tensor:
         """Preprocess raw frames (as ``embed``) into what ``encode`` takes, with leading axes."""
-        pixels = self.preprocess(frames.to(self.device))
+        if isinstance(frames, Sequence):
+            pixels = torch.stack([self._prepared(frame) for frame in frames])
+        else:
+            pixels = self._prepared(frames)
         if self.enc.config.takes_clips and pixels.ndim == 3:
             pixels = pixels.expand(self.still_frames, *pixels.shape)
         return pixels
+
+    def _prepared(self, frames: Tensor | NDArray[np.generic]) -> Tensor:
+        return self.preprocess(torch.as_tensor(frames).to(self.device))
 
     def embed_pixels(self, pixels: Tensor, pool: str | None = None) -> Tensor:
         """Return the embedding of preprocessed pixels float [..,C,h,w] or [..,T,C,h,w]."""
@@ -135,7 +147,7 @@ class Model(nn.Module):
         return self.pred(z, context_ids, target_ids, mask_index=mask_index, is_image=is_image)
 
     @torch.inference_mode()
-    def classify(self, frames: Tensor) -> Tensor:
+    def classify(self, frames: Frames) -> Tensor:
         """Return the logits of each image or clip, float32 [..,n_classes]; frames as ``embed``.
 
         Raises:
