@@ -33,6 +33,10 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     "models": ({"control.interfaces", "errors", "bundle"}, {"torch", "numpy", "safetensors"}),
     # the runtime is held against it, so it may not know the runtime
     "spec": ({"bundle", "errors"}, {"numpy"}),
+    "parity": (
+        {"errors", "bundle", "models", "spec"},
+        {"torch", "numpy", "transformers", "timm", "safetensors"},
+    ),
     "training": ({"models", "bundle", "errors", "runtime", *RECORDS}, {"torch", "numpy", "tqdm"}),
     "viz": (
         {"errors", *RECORDS},

@@ -30,7 +30,7 @@ class Inputs:
         ids: Patches the encoder sees, int [B,n]; None: all.
         context: Patches the masked predictor sees, int [B,n] of the encoded ones; None: all that
             were encoded.
-        targets: Patches it predicts, int [B,m]; None: no masked prediction.
+        targets: Patches it predicts, int [B,m]; None: no masked prediction, but the head.
         mask_index: Mask token of the targets.
         actions: Action leaving each frame, float [B,T,A]; None: no rollout step.
         states: Pose at each frame, float [B,T,P] (ac).
@@ -72,7 +72,7 @@ def stages(bundle: Bundle, inputs: Inputs) -> Iterator[tuple[str, Array]]:
     elif kind in ("ac", "lewm") and inputs.actions is not None:
         yield from _next_frame(w, done, inputs, pixels.shape)
     head = HEADS.get(bundle.get("jepa.head.kind"))
-    if head is not None:
+    if head is not None and inputs.targets is None:
         yield from head(w, done["enc.norm"])
 
 

@@ -107,8 +107,8 @@ def action_conditioned(
             where ``jepa.pred.normalize_reps`` says so (``normalise_latents``).
         actions: float64 [B,T,A].
         states: float64 [B,T,P].
-        grid: Rows and columns of a frame; None: square. Positions are scaled to the trained grid:
-            h' = h grid_size / rows, w' = w grid_size / columns.
+        grid: Rows and columns of a frame; None: square. Columns are scaled to the span of the
+            rows, w' = w rows / columns, as in a reference built for that grid.
 
     Source: vjepa2 ``src/models/ac_predictor.py``; ``src/models/utils/modules.py``,
         ``ACRoPEAttention``.
@@ -128,7 +128,7 @@ def action_conditioned(
     positions = np.zeros((T, n + hw, 3))  # a conditioning row: its frame, and no place in it
     positions[..., 0] = np.arange(T)[:, None]
     within = decode_ids(np.arange(hw), rows, columns)[:, 1:]
-    positions[:, n:, 1:] = within * w.get("jepa.pred.grid_size") / np.array([rows, columns])
+    positions[:, n:, 1:] = within * rows / np.array([rows, columns])
     frame = np.repeat(np.arange(T), n + hw)
     mask = frame[:, None] >= frame[None, :] if w.get("jepa.pred.frame_causal") else None
     angles = _angles(w, positions.reshape(-1, 3))

@@ -1,0 +1,1 @@
+"""How far apart the torch runtime, the specification and a reference implementation are."""

@@ -1,0 +1,132 @@
+"""What a bundle is checked on: random pixels, patch subsets and actions, drawn from a seed."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from jepa_wm.bundle.reader import Bundle
+from jepa_wm.errors import ConfigError
+from jepa_wm.spec import Inputs
+
+SMALL_GRID = (4, 6)  # unequal, so that swapped axes show; small, so that numpy takes seconds
+SMALL_SIDE = 6  # a model trained on no more patches a side than this is checked on its own grid
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One run through a bundle.
+
+    Attributes:
+        name: ``whole`` (all patches, next frame, head) or ``masked`` (context to targets).
+        inputs: What goes in.
+    """
+
+    name: str
+    inputs: Inputs
+
+
+@dataclass(frozen=True)
+class Clip:
+    """The size of what is drawn.
+
+    Attributes:
+        frames: Frames T.
+        height: Pixel rows.
+        width: Pixel columns.
+    """
+
+    frames: int
+    height: int
+    width: int
+
+
+def takes_clips(bundle: Bundle) -> bool:
+    """Say whether the encoder's input has a time axis."""
+    return bundle.get("jepa.enc.pos_type") in ("sincos3d", "rope3d")
+
+
+def choose_clip(
+    bundle: Bundle, frames: int | None, size: tuple[int, int] | None, native: bool = False
+) -> Clip:
+    """Return the size to check on; small where nothing is asked for.
+
+    Args:
+        bundle: The bundle.
+        frames: Frames; by default two tokens of time, or what a predictor of frames can see.
+        size: (height, width) in pixels; by default 4 x 6 patches, or the training size where that
+            is small.
+        native: Take the training size: references differ from each other on others.
+
+    Raises:
+        ConfigError: the size holds no whole patch, or the frames do not fit the model.
+    """
+    patch, side = bundle.get("jepa.enc.patch_size"), bundle.get("jepa.enc.img_size")
+    if size is None and (native or side // patch <= SMALL_SIDE):
+        size = (side, side)
+    elif size is None:
+        size = (SMALL_GRID[0] * patch, SMALL_GRID[1] * patch)
+    if min(size) < patch:
+        raise ConfigError(f"--size {size[0]}x{size[1]} holds no patch of {patch}x{patch} pixels")
+    return Clip(_frames(bundle, frames), *size)
+
+
+def _frames(bundle: Bundle, frames: int | None) -> int:
+    tubelet, window = bundle.get("jepa.enc.tubelet_size"), bundle.get("jepa.pred.n_frames")
+    is_window = bundle.get("jepa.pred.kind") in ("ac", "lewm")
+    if is_window:
+        most, default = window, min(window, 3)
+    elif takes_clips(bundle):
+        most, default = None, 2 * tubelet
+    else:
+        most, default = 1, 1
+    frames = default if frames is None else frames
+    if frames < 1 or (most is not None and frames > most):
+        raise ConfigError(f"--frames {frames}: this bundle takes 1 to {most or 'any number'}")
+    if bundle.family == "vjepa" and frames < tubelet:
+        raise ConfigError(f"--frames {frames}: a token of this bundle takes {tubelet} frames")
+    return frames
+
+
+def draw_passes(bundle: Bundle, clip: Clip, seed: int = 0, whole_clip: bool = False) -> list[Pass]:
+    """Draw the inputs of every part a bundle has.
+
+    Args:
+        bundle: The bundle.
+        clip: Their size.
+        seed: Seed.
+        whole_clip: Let the encoder see everything before the context is picked, as transformers
+            does; else only the context, as in training.
+    """
+    rng = np.random.default_rng(seed)
+    kind, channels = bundle.get("jepa.pred.kind"), bundle.get("jepa.enc.in_chans")
+    has_time = takes_clips(bundle) or kind in ("ac", "lewm")
+    shape = (1, *((clip.frames,) if has_time else ()), channels, clip.height, clip.width)
+    pixels = rng.normal(size=shape).astype(np.float32)
+    actions, states = (
+        _vectors(bundle.get(f"jepa.pred.{key}_dim"), clip, rng) if kind in ("ac", "lewm") else None
+        for key in ("action", "state")
+    )
+    passes = [Pass("whole", Inputs(pixels, actions=actions, states=states))]
+    if kind == "masked":
+        ids = rng.permutation(_patches(bundle, clip))[None]
+        half = ids.shape[1] - ids.shape[1] // 2
+        context, targets = ids[:, :half], ids[:, half:] if ids.shape[1] > 1 else ids
+        masked = Inputs(pixels, ids=context, targets=targets)
+        if whole_clip:
+            masked = Inputs(pixels, context=context, targets=targets)
+        passes.append(Pass("masked", masked))
+    return passes
+
+
+def _vectors(width: int, clip: Clip, rng: np.random.Generator) -> np.ndarray | None:
+    """Draw one vector a frame, float64 [1,T,width]; None where there are none."""
+    return rng.normal(size=(1, clip.frames, width)) if width else None
+
+
+def _patches(bundle: Bundle, clip: Clip) -> int:
+    """Count the patches of a clip that its predictor has positions for."""
+    patch, tubelet = bundle.get("jepa.enc.patch_size"), bundle.get("jepa.enc.tubelet_size")
+    inside = (clip.height // patch) * (clip.width // patch)
+    count = inside * max(clip.frames // tubelet, 1)
+    table = bundle.shape("pred.pos_embed")[0] if bundle.has("pred.pos_embed") else count
+    return min(count, table)

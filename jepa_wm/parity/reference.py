@@ -1,0 +1,147 @@
+"""A reference implementation's stages: the source folder run by transformers or timm.
+
+Only classes of these libraries are built, from the config's numbers; no code of the folder is
+executed, and nothing is fetched.
+"""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from jepa_wm.errors import ConfigError
+from jepa_wm.parity.torch_stages import Stages, as_array, recorded
+from jepa_wm.spec import Inputs
+
+BODY = {
+    "ijepa": ("IJepaModel", "IJepaForImageClassification"),
+    "vit": ("ViTModel", "ViTForImageClassification"),
+    "dinov2": ("Dinov2Model", "Dinov2ForImageClassification"),
+    "dinov2_with_registers": (
+        "Dinov2WithRegistersModel",
+        "Dinov2WithRegistersForImageClassification",
+    ),
+    "vjepa2": ("VJEPA2Model", "VJEPA2ForVideoClassification"),
+}
+"""transformers' classes by ``model_type``: the body, and the body with a classifier."""
+
+STAGES = (
+    (r"(?:.*\.)?(?:layers?|blocks)\.(\d+)", "enc.blk.{}"),
+    (r"(?:.*\.)?pooler\.self_attention_layers\.(\d+)", "head.blk.{}"),
+    (r"(?:(?!predictor|pooler).*\.)?(?:layernorm|norm)", "enc.norm"),
+)
+"""Module names -> stages. The predictor's blocks see sorted rows, so they are no stages."""
+
+
+def load_reference(folder: Path) -> nn.Module:
+    """Build the reference model of a source folder (``config.json`` and weights), float32.
+
+    Raises:
+        ConfigError: no folder of a known kind, or the library that runs it is not installed.
+    """
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ConfigError(
+            f"--against {folder}: no readable config.json; wanted a folder of transformers or timm "
+            "(the authors' own files need the authors' code)"
+        ) from error
+    if "architecture" in config:
+        return _timm(folder, config)
+    kind = config.get("model_type")
+    if kind not in BODY:
+        raise ConfigError(
+            f"--against {folder}: model_type {kind!r} has no reference here "
+            f"(known: {', '.join(BODY)}, and timm)"
+        )
+    return _transformers(folder, config, kind)
+
+
+def _transformers(folder: Path, config: dict[str, Any], kind: str) -> nn.Module:
+    try:
+        import transformers
+    except ImportError as error:
+        raise _missing(folder, "transformers") from error
+    named = (config.get("architectures") or [""])[0]
+    body, classifier = BODY[kind]
+    reference = getattr(transformers, classifier if named == classifier else body, None)
+    if reference is None:
+        raise ConfigError(
+            f"--against {folder}: transformers {transformers.__version__} does not know {kind}"
+        )
+    transformers.utils.logging.disable_progress_bar()
+    try:
+        model = reference.from_pretrained(folder, local_files_only=True, dtype=torch.float32)
+    except (OSError, ValueError, RuntimeError) as error:
+        first = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ConfigError(f"--against {folder}: transformers cannot load it: {first}") from error
+    return model.eval()
+
+
+def _timm(folder: Path, config: dict[str, Any]) -> nn.Module:
+    try:
+        import timm
+        from safetensors.torch import load_file
+    except ImportError as error:
+        raise _missing(folder, "timm") from error
+    arguments = config.get("model_args") or {}
+    try:
+        model = timm.create_model(
+            config["architecture"], pretrained=False,
+            num_classes=config.get("num_classes", 0), dynamic_img_size=True, **arguments,
+        )  # fmt: skip
+        model.load_state_dict(load_file(folder / "model.safetensors"))
+    except (OSError, ValueError, RuntimeError, TypeError) as error:
+        first = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ConfigError(f"--against {folder}: timm cannot load it: {first}") from error
+    return model.eval()
+
+
+def _missing(folder: Path, library: str) -> ConfigError:
+    return ConfigError(
+        f"--against {folder}: its reference is {library}, which is not installed "
+        f"(pip install {library})"
+    )
+
+
+@torch.inference_mode()
+def run_reference(model: nn.Module, inputs: Inputs) -> Stages:
+    """Run a reference model on a pass's inputs; stages by the names of the specification."""
+    if inputs.targets is not None and type(model).__name__ != "VJEPA2Model":
+        return {}  # the one reference here with a masked predictor
+    pixels = torch.from_numpy(np.asarray(inputs.pixels, np.float32))
+    with recorded(model, _names(model)) as found:
+        output = model(pixels, **_arguments(model, inputs))
+    predicted = getattr(output, "predictor_output", None)
+    if predicted is not None and inputs.targets is not None:
+        found["pred"] = as_array(predicted.last_hidden_state)
+    if getattr(output, "logits", None) is not None:
+        found["head"] = as_array(output.logits)
+    return found
+
+
+def _names(model: nn.Module) -> dict[str, str]:
+    names = {}
+    for module, _ in model.named_modules():
+        for pattern, stage in STAGES:
+            match = re.fullmatch(pattern, module)
+            if match and "predictor" not in module:
+                names[module] = stage.format(*match.groups())
+                break
+    return names
+
+
+def _arguments(model: nn.Module, inputs: Inputs) -> dict[str, Any]:
+    kind = getattr(getattr(model, "config", None), "model_type", "timm")
+    if kind in ("vit", "ijepa"):
+        return {"interpolate_pos_encoding": True}
+    if type(model).__name__ != "VJEPA2Model":
+        return {}
+    if inputs.targets is None or inputs.context is None:
+        return {"skip_predictor": True}
+    masks = (torch.from_numpy(mask) for mask in (inputs.context, inputs.targets))
+    return {key: [mask] for key, mask in zip(("context_mask", "target_mask"), masks, strict=True)}
