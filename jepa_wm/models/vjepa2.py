@@ -16,7 +16,7 @@ from torch import Tensor
 from jepa_wm.bundle.reader import Bundle
 from jepa_wm.bundle.schema import IMAGENET_MEAN, IMAGENET_STD
 from jepa_wm.errors import ConversionError
-from jepa_wm.models import meta_layout
+from jepa_wm.models import meta_layout, vjepa2_ac
 from jepa_wm.models.ac import ACConfig, ACPredictor
 from jepa_wm.models.family import Converted, Family, Meta, read_fields, refuse_keys, settle
 from jepa_wm.models.masked import build_masked
@@ -50,16 +50,12 @@ MASKED: SourceMap = either(
     },
 )
 HF_MASK_TOKENS = "predictor.embeddings.mask_tokens"
-AC: SourceMap = {
-    **meta_layout.PREDICTOR,
-    "pred.action_embed.*": ("action_encoder.*",),
-    "pred.state_embed.*": ("state_encoder.*",),
-}
-SOURCE_MAP: SourceMap = {**ENCODER, **AC, **MASKED}
-# tables from before RoPE; a layer that is always there and never read; heads
+SOURCE_MAP: SourceMap = {**ENCODER, **MASKED, **vjepa2_ac.SOURCE_MAP}
+# tables from before RoPE; heads
 SKIP = (r"pos_embed", r"pooler\..*", r"classifier\..*")
-SKIP_PREDICTOR = {"masked": (r"predictor_pos_embed",), "ac": (r"extrinsics_encoder\..*",)}
+SKIP_PREDICTOR = {"masked": (r"predictor_pos_embed",), "ac": vjepa2_ac.SKIP}
 NOT_REPRESENTABLE = meta_layout.SWIGLU | {
+    r"norms_block\..*": "it is a V-JEPA 2.1 model (norms_block): convert it with --family vjepa2_1",
     r"proprio_encoder\..*": "its predictor is that of jepa-wms, another graph (proprio_encoder)",
 }
 CONFIG_FIELDS = {
@@ -93,8 +89,10 @@ AUTHORS: Meta = {"jepa.enc.ln_eps": 1e-6}
 """What the authors' constructors fix, whatever the size."""
 SIDES = {1408: (256, 384)}
 """Width -> sides of the crops a model was published for, where it is not 256 alone."""
+VJEPA_TABLES = {1024: (1568,), 1280: (1568, 4608)}
+"""Width -> rows of V-JEPA's position table: its ViTs have the shapes of these, but no RoPE."""
 PREDICTOR_HEADS = {("masked", 384): 12, ("ac", 1024): 16}
-"""Kind and width of the predictor -> heads, in every published model."""
+"""Kind and width of a predictor -> heads, in every published model."""
 # what a bundle may ask of this graph
 GRAPH = {
     "jepa.enc.pos_type": ("rope3d",),
@@ -110,6 +108,7 @@ def convert(source: Source, given: Mapping[str, Any]) -> Converted:
     Raises:
         ConversionError: something is missing, left over, contradictory or not representable.
     """
+    _refuse_other_families(source)
     table = source.shape("pos_embed")
     tensors = source.fill(ENCODER, source.layers(ENCODER["enc.blk.{i}.ln1.*"]) or 1)
     kind, predictor = _take_predictor(source)
@@ -127,8 +126,22 @@ def convert(source: Source, given: Mapping[str, Any]) -> Converted:
     heads = () if kind is None else ("jepa.pred.n_head",)
     meta = settle(measured, stated, ours, required + heads)
     if kind == "ac":
-        meta = _frames_and_grid(meta) | meta
+        meta = vjepa2_ac.mask_sizes(meta) | meta
     return meta | _recipe(source, kind, meta["jepa.enc.img_size"], given), tensors
+
+
+def _refuse_other_families(source: Source) -> None:
+    """Refuse what has the same names: image models, and V-JEPA, whose position table is in use."""
+    kernel = next(source.shape(anchor) for anchor in ANCHORS if anchor in source)
+    if len(kernel) != 5:
+        raise ConversionError(
+            f"patch embedding {list(kernel)} is none of clips [D,C,T,P,P]: not a V-JEPA 2 model"
+        )
+    table = source.shape("pos_embed")
+    if len(table) == 3 and table[1] in VJEPA_TABLES.get(kernel[0], ()):
+        raise ConversionError(
+            f"its position table of {table[1]} rows is V-JEPA's: convert it with --family vjepa"
+        )
 
 
 def _take_predictor(source: Source) -> tuple[str | None, dict[str, Tensor]]:
@@ -137,8 +150,8 @@ def _take_predictor(source: Source) -> tuple[str | None, dict[str, Tensor]]:
     predictor = source if is_hf else source.part("predictor")
     if predictor is None or (is_hf and not any(n.startswith("predictor.") for n in source.tensors)):
         return None, {}
-    kind = "ac" if "action_encoder.weight" in predictor else "masked"
-    rows = AC if kind == "ac" else MASKED
+    kind = "ac" if vjepa2_ac.ANCHOR in predictor else "masked"
+    rows = vjepa2_ac.SOURCE_MAP if kind == "ac" else MASKED
     tensors = predictor.fill(rows, predictor.layers(rows["pred.blk.{i}.ln1.*"]) or 1)
     predictor.skip(SKIP_PREDICTOR[kind])
     if kind == "masked":
@@ -153,17 +166,8 @@ def _take_predictor(source: Source) -> tuple[str | None, dict[str, Tensor]]:
 def _measure_predictor(kind: str | None, tensors: Mapping[str, Tensor]) -> Meta:
     if kind is None:
         return {}
-    if kind == "masked":
-        return {"jepa.pred.kind": kind} | meta_layout.measure_masked(tensors)
-    return {
-        "jepa.pred.kind": kind,
-        "jepa.pred.embed_dim": tensors["pred.norm.weight"].shape[0],
-        "jepa.pred.out_dim": tensors["pred.proj.weight"].shape[0],
-        "jepa.pred.action_dim": tensors["pred.action_embed.weight"].shape[1],
-        "jepa.pred.state_dim": tensors["pred.state_embed.weight"].shape[1],
-        "jepa.pred.n_cond_tokens": 2,
-        **meta_layout.measure_blocks(tensors, "pred"),
-    }
+    measure = vjepa2_ac.measure if kind == "ac" else meta_layout.measure_masked
+    return {"jepa.pred.kind": kind, **measure(tensors)}
 
 
 def _graph_meta(kind: str | None) -> Meta:
@@ -181,16 +185,7 @@ def _graph_meta(kind: str | None) -> Meta:
     }
     if kind is not None:
         meta |= {"jepa.pred.rope_freq_layout": "tiled", "jepa.pred.act": "gelu_erf"}
-    if kind == "ac":
-        meta |= {
-            "jepa.pred.ln_eps": 1e-6,
-            "jepa.pred.qkv_bias": True,
-            "jepa.pred.frame_causal": True,
-            "jepa.pred.cond_order": "action,state",
-            "jepa.pred.normalize_reps": True,
-            "jepa.pred.norm_reps_eps": 1e-5,
-        }
-    return meta
+    return meta | (vjepa2_ac.GRAPH_META if kind == "ac" else {})
 
 
 def _published(measured: Meta, table: tuple[int, ...]) -> Meta:
@@ -246,14 +241,6 @@ def _config_meta(config: Mapping[str, Any], kind: str | None) -> Meta:
         if width is not None and isinstance(config.get(ratio), int | float):
             stated[f"jepa.{part}.ffn_dim"] = int(width * config[ratio])
     return stated
-
-
-def _frames_and_grid(meta: Meta) -> Meta:
-    """Return the slots of the AC predictor's mask and the grid it was built for."""
-    return {
-        "jepa.pred.n_frames": meta["jepa.enc.n_frames"] // meta["jepa.enc.tubelet_size"],
-        "jepa.pred.grid_size": meta["jepa.enc.img_size"] // meta["jepa.enc.patch_size"],
-    }
 
 
 def _recipe(source: Source, kind: str | None, img_size: int, given: Mapping[str, Any]) -> Meta:
