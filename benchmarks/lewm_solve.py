@@ -9,11 +9,9 @@ installing the peer.
 
 import argparse
 import json
-import platform
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,16 +31,16 @@ from lewm_contenders import (
     random_bundle,
     random_frames,
 )
+from timing import Timings, alternate, machine, positive, speedup, summary
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from jepa_wm.bundle.reader import Bundle, find_bundle
 from jepa_wm.models import load_world_model
-from jepa_wm.runtime import DTYPES, command, has_fast_bfloat16, resolve_dtype, versions
+from jepa_wm.runtime import DTYPES, command, has_fast_bfloat16, resolve_dtype
 
 PAIRS = (("ours float32", "peer float32"), ("ours bfloat16", "peer float32"))
 STAGES = (0, 2, 10, 30)  # iterations after which parity candidates are drawn
-CPU_FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "amx_tile")
 
 
 def contenders(args: argparse.Namespace, sizes: Sizes, folder: Path) -> list[Contender]:
@@ -63,42 +61,6 @@ def contenders(args: argparse.Namespace, sizes: Sizes, folder: Path) -> list[Con
         model = load_world_model(path, CPU, DTYPES[name])
         found.append(ours(f"ours {name}", model, frames, planner))
     return found
-
-
-@dataclass(frozen=True)
-class Timings:
-    """What ``alternate`` measured, the warm-up round left out.
-
-    Attributes:
-        wall: Seconds by the clock, float64 [rounds,solvers].
-        cpu: Processor seconds of all threads, likewise: steadier on a machine with other work.
-        results: What the solvers returned, a list a round.
-    """
-
-    wall: np.ndarray
-    cpu: np.ndarray
-    results: list[list[Any]]
-
-
-def alternate(solvers: Sequence[Callable[[int], Any]], rounds: int) -> Timings:
-    """Run every solver once a round, in turn, with the number of the round as the seed."""
-    wall, cpu = np.zeros((2, rounds + 1, len(solvers)))
-    results: list[list[Any]] = []
-    for index in range(rounds + 1):
-        results.append([])
-        for column, solve in enumerate(solvers):
-            began = time.perf_counter(), time.process_time()
-            results[-1].append(solve(index))
-            wall[index, column] = time.perf_counter() - began[0]
-            cpu[index, column] = time.process_time() - began[1]
-    return Timings(wall[1:], cpu[1:], results[1:])
-
-
-def summary(timings: Timings, column: int) -> dict[str, float]:
-    """Return a solver's median and 90th percentile in seconds, and median processor seconds."""
-    wall = timings.wall[:, column]
-    cpu = float(np.median(timings.cpu[:, column]))
-    return {"median": float(np.median(wall)), "p90": float(np.quantile(wall, 0.9)), "cpu": cpu}
 
 
 def count_flops(solve: Callable[[], object]) -> int:
@@ -175,20 +137,6 @@ def plan_costs(entries: Sequence[Contender], results: list[list[Any]]) -> dict[s
     }
 
 
-def machine(threads: int) -> dict[str, Any]:
-    """Describe the machine and the libraries."""
-    info = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
-    lines = dict(line.split(":", 1) for line in info.split("\n\n")[0].splitlines() if ":" in line)
-    cells = {key.strip(): value.strip() for key, value in lines.items()}
-    flags = cells.get("flags", "").split()
-    return {
-        "cpu": cells.get("model name", platform.processor() or platform.machine()),
-        "flags": [flag for flag in CPU_FLAGS if flag in flags],
-        "threads": threads,
-        "versions": versions(),
-    }
-
-
 def time_contenders(args: argparse.Namespace, sizes: Sizes, folder: Path) -> dict[str, Any]:
     """Run the comparison; print its tables and return everything measured."""
     entries, n = contenders(args, sizes, folder), args.iterations
@@ -232,11 +180,7 @@ def report_ratios(entries: Sequence[Contender], timings: Timings) -> dict[str, A
     for mine, theirs in PAIRS:
         if mine in names and theirs in names:
             i, j = names.index(mine), names.index(theirs)
-            each = timings.wall[:, j] / timings.wall[:, i]
-            cpu = np.median(timings.cpu[:, j] / timings.cpu[:, i])
-            values = (np.median(each), each.min(), each.max(), cpu)
-            row = dict(zip(("median", "low", "high", "cpu"), map(float, values), strict=True))
-            ratios[f"{theirs} / {mine}"] = row
+            ratios[f"{theirs} / {mine}"] = speedup(timings, i, j)
     if ratios:
         print(f"\n{'times as fast':<34}{'median':>8}{'low':>8}{'high':>8}{'by cpu':>8}")
     for name, row in ratios.items():
@@ -302,22 +246,15 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--bf16", default="auto", choices=["auto", "yes", "no"],
                         help="time bfloat16 (auto: where the processor multiplies it)")  # fmt: skip
     parser.add_argument("--no-peer", action="store_true", help="time this package alone")
-    parser.add_argument("--threads", type=_count, default=torch.get_num_threads())
-    parser.add_argument("--rounds", type=_count, default=7, help="timed rounds (default 7)")
-    parser.add_argument("--iterations", type=_count, default=30, help="per solve (default 30)")
-    parser.add_argument("--sets", type=_count, default=3, help="parity sets a stage (default 3)")
+    parser.add_argument("--threads", type=positive, default=torch.get_num_threads())
+    parser.add_argument("--rounds", type=positive, default=7, help="timed rounds (default 7)")
+    parser.add_argument("--iterations", type=positive, default=30, help="per solve (default 30)")
+    parser.add_argument("--sets", type=positive, default=3, help="parity sets a stage (default 3)")
     parser.add_argument("--quick", action="store_true", help="2 iterations, 1 round, 1 set")
     args = parser.parse_args(argv)
     if args.quick:
         args.iterations, args.rounds, args.sets = 2, 1, 1
     return args
-
-
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} must be at least 1")
-    return value
 
 
 def main(argv: Sequence[str] | None = None, sizes: Sizes | None = None) -> dict[str, Any]:

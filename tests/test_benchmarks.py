@@ -39,7 +39,7 @@ def last_json(capsys):
 
 
 def options(*extra):
-    return ["--quick", "--no-peer", f"--threads={torch.get_num_threads()}", *extra]
+    return ["--quick", "--no-peer", _threads(), *extra]
 
 
 def test_the_last_line_holds_everything_measured(bench, sizes, capsys):
@@ -150,3 +150,25 @@ def test_the_peer_scores_candidates_alike(bench, sizes, tmp_path):
     ]
     found = bench.parity(entries, [0, 2], 1)["ours"]
     assert max(row["max_relative_difference"] for row in found.values()) < 1e-4, found
+
+
+def test_encoders_alike_are_timed_in_turn(capsys, monkeypatch):
+    pytest.importorskip("transformers")
+    monkeypatch.syspath_prepend(FOLDER)
+    importlib.import_module("encoders").main(["--quick", "--rounds=2", _threads()])
+    found = last_json(capsys)["encoders"]["tiny"]
+    assert found["float32"]["relative_difference"] < 1e-5, found
+    assert found["bfloat16"]["relative_difference"] < 0.05, found
+    assert all(row["ratio"]["low"] <= row["ratio"]["median"] for row in found.values())
+
+
+def test_loading_reports_the_peak_of_a_child_process(capsys, monkeypatch):
+    monkeypatch.syspath_prepend(FOLDER)
+    importlib.import_module("loading").main(["--gigabytes=0.03", _threads()])
+    found = last_json(capsys)
+    assert found["weights"] == pytest.approx(found["file"], rel=0.05)
+    assert 0 < found["weights"] < found["bound"] and found["peak"] > 0
+
+
+def _threads():
+    return f"--threads={torch.get_num_threads()}"

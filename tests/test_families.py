@@ -136,6 +136,20 @@ def test_f16_keeps_the_direction_of_embeddings(tiny, family, frames):
     assert worst >= 0.9995, f"cosine {worst:.6f}"
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_keeps_the_direction_of_embeddings(tiny, family, frames, dtype):
+    path = tiny(family)
+    exact, near = (load(path, CPU, kind).embed(frames) for kind in (torch.float32, dtype))
+    worst = torch.cosine_similarity(exact, near, -1).min().item()
+    assert near.dtype == torch.float32 and worst >= 0.999, f"{dtype}: cosine {worst:.6f}"
+
+
+def test_eight_bits_keep_the_direction_of_embeddings(tiny, family, frames):
+    exact, near = (load(tiny(family, kind), CPU).embed(frames) for kind in ("f32", "q8_0"))
+    worst = torch.cosine_similarity(exact, near, -1).min().item()
+    assert worst >= 0.999, f"cosine {worst:.6f}"
+
+
 def test_bfloat16_reduces_the_matrices_only(tiny, family, frames):
     path = tiny(family)
     exact, model = load(path, CPU).embed(frames), load(path, CPU, torch.bfloat16)

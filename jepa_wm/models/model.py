@@ -193,18 +193,22 @@ def load_tensors(
 ) -> None:
     """Fill every parameter of ``model`` from the bundle's tensor of the same name, one at a time.
 
-    The model is built on the meta device, so beside the finished weights there is never more than
-    one tensor in float32. Matrices of linear layers take ``dtype``, all else stays float32.
-    Separate q, k and v (``jepa.enc.qkv_fused`` false) are stacked. The bundle was checked when it
-    was opened, so a name that does not fit here is a fault of ours.
+    The model is built on the meta device; the finished weights are set aside first, so that beside
+    them there is never more than one tensor in float32 (and no memory in pieces). Matrices of
+    linear layers take ``dtype``, all else stays float32. Separate q, k and v
+    (``jepa.enc.qkv_fused`` false) are stacked. The bundle was checked when it was opened, so a name
+    that does not fit here is a fault of ours.
     """
-    for prefix, module in model.named_modules():
+    for module in model.modules():
         kind = dtype if isinstance(module, Linear) else torch.float32
         for name, empty in list(module.named_parameters(recurse=False)):
-            tensor = _tensor(bundle, f"{prefix}.{name}").to(device, kind)
-            if tensor.shape != empty.shape:
-                raise ValueError(f"{prefix}.{name}: {list(tensor.shape)} for {list(empty.shape)}")
-            setattr(module, name, nn.Parameter(tensor, requires_grad=False))
+            weight = torch.empty(empty.shape, dtype=kind, device=device)
+            setattr(module, name, nn.Parameter(weight, requires_grad=False))
+    for name, weight in model.named_parameters():
+        tensor = _tensor(bundle, name)
+        if tensor.shape != weight.shape:  # copying would broadcast
+            raise ValueError(f"{name}: {list(tensor.shape)} for {list(weight.shape)}")
+        weight.copy_(tensor)
     model.eval()
 
 

@@ -1,0 +1,81 @@
+"""What the benchmarks share: alternating timings, the machine, a positive count as an option."""
+
+import argparse
+import platform
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jepa_wm.runtime import versions
+
+CPU_FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "amx_tile")
+
+
+@dataclass(frozen=True)
+class Timings:
+    """What ``alternate`` measured, the warm-up round left out.
+
+    Attributes:
+        wall: Seconds by the clock, float64 [rounds,solvers].
+        cpu: Processor seconds of all threads, likewise: steadier on a machine with other work.
+        results: What the solvers returned, a list a round.
+    """
+
+    wall: np.ndarray
+    cpu: np.ndarray
+    results: list[list[Any]]
+
+
+def alternate(solvers: Sequence[Callable[[int], Any]], rounds: int) -> Timings:
+    """Run every solver once a round, in turn, with the number of the round as the seed."""
+    wall, cpu = np.zeros((2, rounds + 1, len(solvers)))
+    results: list[list[Any]] = []
+    for index in range(rounds + 1):
+        results.append([])
+        for column, solve in enumerate(solvers):
+            began = time.perf_counter(), time.process_time()
+            results[-1].append(solve(index))
+            wall[index, column] = time.perf_counter() - began[0]
+            cpu[index, column] = time.process_time() - began[1]
+    return Timings(wall[1:], cpu[1:], results[1:])
+
+
+def summary(timings: Timings, column: int) -> dict[str, float]:
+    """Return a solver's median and 90th percentile in seconds, and median processor seconds."""
+    wall = timings.wall[:, column]
+    cpu = float(np.median(timings.cpu[:, column]))
+    return {"median": float(np.median(wall)), "p90": float(np.quantile(wall, 0.9)), "cpu": cpu}
+
+
+def speedup(timings: Timings, ours: int, peer: int) -> dict[str, float]:
+    """Return how many times faster column ``ours`` is: of each round, by the clock; and by cpu."""
+    each = timings.wall[:, peer] / timings.wall[:, ours]
+    cpu = np.median(timings.cpu[:, peer] / timings.cpu[:, ours])
+    values = (np.median(each), each.min(), each.max(), cpu)
+    return dict(zip(("median", "low", "high", "cpu"), map(float, values), strict=True))
+
+
+def machine(threads: int) -> dict[str, Any]:
+    """Describe the machine and the libraries."""
+    info = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    lines = dict(line.split(":", 1) for line in info.split("\n\n")[0].splitlines() if ":" in line)
+    cells = {key.strip(): value.strip() for key, value in lines.items()}
+    flags = cells.get("flags", "").split()
+    return {
+        "cpu": cells.get("model name", platform.processor() or platform.machine()),
+        "flags": [flag for flag in CPU_FLAGS if flag in flags],
+        "threads": threads,
+        "versions": versions(),
+    }
+
+
+def positive(text: str) -> int:
+    """Read an option that counts something."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} must be at least 1")
+    return value
