@@ -166,7 +166,7 @@ def test_loading_reports_the_peak_of_a_child_process(capsys, monkeypatch):
     monkeypatch.syspath_prepend(FOLDER)
     importlib.import_module("loading").main(["--gigabytes=0.03", _threads()])
     found = last_json(capsys)
-    assert found["weights"] == pytest.approx(found["file"], rel=0.05)
+    assert 0.5 < found["weights"] / found["file"] < 1.05  # the patch embedding is F32 in the file
     assert 0 < found["weights"] < found["bound"] and found["peak"] > 0
 
 
