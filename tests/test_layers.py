@@ -31,6 +31,7 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     "bundle": ({"errors", "hub"}, {"gguf", "numpy", "torch"}),
     "media": ({"errors"}, {"numpy", "PIL", "imageio_ffmpeg"}),
     "models": ({"control.interfaces", "errors", "bundle"}, {"torch", "numpy", "safetensors"}),
+    "inputs": ({"errors", "runtime", "bundle", "media", "models"}, set()),
     # the runtime is held against it, so it may not know the runtime
     "spec": ({"bundle", "errors"}, {"numpy"}),
     "parity": (

@@ -26,6 +26,9 @@ from jepa_wm.media import pictures, videos
 from jepa_wm.media.pictures import Frame, open_array, read_picture, require_file
 from jepa_wm.media.videos import sample_ids, sampled_frames, video_frames
 
+MAX_FRAMES = 4096
+"""Most frames a clip may be sampled to: all of them are held at once."""
+
 
 @dataclass(frozen=True)
 class Sample:
