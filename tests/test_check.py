@@ -1,4 +1,4 @@
-"""``python -m jepa_wm.check``: the runtime of every family is its specification; a wrong one shows."""
+"""``python -m jepa_wm.check``: every family's runtime is its specification; a wrong one shows."""
 
 import json
 import subprocess

@@ -8,7 +8,6 @@ and stored as float32.
 """
 
 import json
-import re
 import sys
 from functools import partial
 from pathlib import Path
@@ -17,28 +16,10 @@ import numpy as np
 import torch
 from torch import nn
 
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from spec.golden import named
+
 EPS6 = partial(nn.LayerNorm, eps=1e-6)
-BLOCK = {
-    "norm1": "ln1", "norm2": "ln2", "attn.qkv": "attn_qkv", "attn.proj": "attn_out",
-    "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down",
-}  # fmt: skip
-RENAMES = [
-    (r"predictor_blocks\.(\d+)\.(.+)\.(weight|bias)", r"pred.blk.\1.{}.\3"),
-    (r"pooler\.blocks\.(\d+)\.(.+)\.(weight|bias)", r"head.blk.\1.{}.\3"),
-    (r"blocks\.(\d+)\.(.+)\.(weight|bias)", r"enc.blk.\1.{}.\3"),
-    (r"patch_embed\.proj\.(.+)", r"enc.patch_embed.\1"),
-    (r"(pos_embed|norm\..+)", r"enc.\1"),
-    (r"predictor_(embed|norm|proj)\.(.+)", r"pred.\1.\2"),
-    (r"predictor_pos_embed", "pred.pos_embed"),
-    (r"(action|state)_encoder\.(.+)", r"pred.\1_embed.\2"),
-    (r"pooler\.query_tokens", "head.query"),
-    (r"pooler\.cross_attention_block\.norm1\.(.+)", r"head.xattn.ln_kv.\1"),
-    (r"pooler\.cross_attention_block\.norm2\.(.+)", r"head.xattn.ln2.\1"),
-    (r"pooler\.cross_attention_block\.xattn\.q\.(.+)", r"head.xattn.q.\1"),
-    (r"pooler\.cross_attention_block\.mlp\.fc1\.(.+)", r"head.xattn.ffn_up.\1"),
-    (r"pooler\.cross_attention_block\.mlp\.fc2\.(.+)", r"head.xattn.ffn_down.\1"),
-    (r"linear\.(.+)", r"head.cls.\1"),
-]
 
 
 class Case:
@@ -49,34 +30,16 @@ class Case:
         self.tensors, self.arrays = {}, {}
 
     def randomise(self, model):
+        state = {}
         for name, tensor in model.state_dict().items():
             values = torch.randn(tensor.shape, generator=self.generator)
             scale = tensor.shape[-1] ** -0.5 if tensor.ndim > 1 else 0.3
             is_norm = tensor.ndim == 1 and name.endswith("weight")
             values = (values * scale + is_norm).mul(64).round().clamp(-127, 127) / 64
             tensor.copy_(values)
-            self.add(name, values)
+            state[name] = values
+        self.tensors |= named(state)
         return model.eval().double()
-
-    def add(self, name, values):
-        if name.startswith(("mask_token", "extrinsics_encoder")):
-            if name.startswith("mask_token"):
-                rows = self.tensors.get("pred.mask_tokens", values[0, :0])
-                self.tensors["pred.mask_tokens"] = torch.cat([rows, values[0]])
-            return
-        if "xattn.kv." in name:
-            k, v = values.chunk(2)
-            for letter, part in (("k", k), ("v", v)):
-                self.tensors[f"head.xattn.{letter}.{name.rsplit('.', 1)[1]}"] = part
-            return
-        for pattern, target in RENAMES:
-            match = re.fullmatch(pattern, name)
-            if match:
-                inner = BLOCK[match[2]] if "{}" in target else ""
-                values = values.flatten(1) if values.ndim > 3 else values.squeeze(0)
-                self.tensors[match.expand(target).format(inner)] = values
-                return
-        raise KeyError(name)
 
     def draw(self, *shape):
         values = torch.randn(shape, generator=self.generator).mul(32).round().clamp(-127, 127)
