@@ -70,10 +70,10 @@ def convert(source: Source, given: Mapping[str, Any]) -> Converted:
     tensors = source.fill(SOURCE_MAP, source.layers(("blocks.{i}.norm1.weight",)) or 1)
     source.finish(NOT_REPRESENTABLE)
     tensors["enc.cls_token"] = tensors["enc.cls_token"].flatten()
-    meta = _encoder_meta(tensors, stated, given)
+    meta = encoder_meta(tensors, stated, given)
     meta |= {"jepa.family": "levjepa", "jepa.modality": "video", "jepa.head.kind": "none"}
-    known = _model_card(meta["jepa.enc.img_size"]) if published(meta, PUBLISHED) else {}
-    return meta | preprocess_meta(source.processor, source.config, {**known, **given}), tensors
+    given = {**pixel_recipe(meta), **given}
+    return meta | preprocess_meta(source.processor, source.config, given), tensors
 
 
 def _config_meta(config: Mapping[str, Any]) -> Meta:
@@ -90,7 +90,7 @@ def _config_meta(config: Mapping[str, Any]) -> Meta:
     return stated
 
 
-def _encoder_meta(tensors: dict[str, Tensor], stated: Meta, given: Mapping[str, Any]) -> Meta:
+def encoder_meta(tensors: dict[str, Tensor], stated: Meta, given: Mapping[str, Any]) -> Meta:
     """Settle all ``jepa.enc.*`` keys and flatten the patch kernel."""
     measured = (
         flatten_kernel(tensors) | measure_blocks(tensors, "enc") | {"jepa.enc.cls_token": True}
@@ -109,7 +109,11 @@ def _encoder_meta(tensors: dict[str, Tensor], stated: Meta, given: Mapping[str, 
     return settle(measured, {**fixed, **published(measured, PUBLISHED), **stated}, ours, required)
 
 
-def _model_card(img_size: int) -> Meta:
+def pixel_recipe(meta: Meta) -> Meta:
+    """Return the ``jepa.pre.*`` keys of the model card, where the size is the published one."""
+    if not published(meta, PUBLISHED):
+        return {}
+    img_size = meta["jepa.enc.img_size"]
     return {
         "jepa.pre.mean": IMAGENET_MEAN,
         "jepa.pre.std": IMAGENET_STD,

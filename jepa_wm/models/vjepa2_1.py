@@ -84,12 +84,12 @@ def convert(source: Source, given: Mapping[str, Any]) -> Converted:
     if predictor is not None:
         tensors |= _predictor(predictor)
     source.finish(SWIGLU)
-    meta = _encoder_meta(tensors, given)
+    meta = encoder_meta(tensors, given)
     if predictor is not None:
-        meta |= _predictor_meta(tensors, meta, given)
+        meta |= predictor_meta(tensors, meta, given)
     meta |= {"jepa.family": "vjepa2_1", "jepa.modality": _modality(meta), "jepa.head.kind": "none"}
-    known = eval_crop(meta["jepa.enc.img_size"]) if published(meta, PUBLISHED) else {}
-    return meta | preprocess_meta(source.processor, source.config, {**known, **given}), tensors
+    given = {**pixel_recipe(meta), **given}
+    return meta | preprocess_meta(source.processor, source.config, given), tensors
 
 
 def _encoder(source: Source) -> dict[str, Tensor]:
@@ -120,7 +120,7 @@ def _as_vectors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {n: t.flatten() if ".mod_embed_" in n else t for n, t in tensors.items()}
 
 
-def _encoder_meta(tensors: dict[str, Tensor], given: Mapping[str, Any]) -> Meta:
+def encoder_meta(tensors: dict[str, Tensor], given: Mapping[str, Any]) -> Meta:
     """Settle all ``jepa.enc.*`` keys; flatten the kernels and add the plain output's norm."""
     levels = sum(name.startswith("enc.hier_norm.") for name in tensors) // 2
     for end in ("weight", "bias"):  # the plain output is the last level
@@ -169,7 +169,7 @@ def _flatten_image_kernel(tensors: dict[str, Tensor], clips: Meta) -> None:
         )
 
 
-def _predictor_meta(tensors: Mapping[str, Tensor], enc: Meta, given: Mapping[str, Any]) -> Meta:
+def predictor_meta(tensors: Mapping[str, Tensor], enc: Meta, given: Mapping[str, Any]) -> Meta:
     """Settle all ``jepa.pred.*`` keys; the ids' grid is that of training, as in the hub's code."""
     first = tensors.get("pred.embed.0.weight")
     levels = 1 if first is None else first.shape[1] // enc["jepa.enc.embed_dim"]
@@ -195,6 +195,11 @@ def _predictor_meta(tensors: Mapping[str, Tensor], enc: Meta, given: Mapping[str
     stated |= {"jepa.pred.n_head": PREDICTOR_HEADS[width]} if width in PREDICTOR_HEADS else {}
     ours = {k: v for k, v in given.items() if k.startswith("jepa.pred.")}
     return settle(measured, stated, ours, ("jepa.pred.n_head",))
+
+
+def pixel_recipe(meta: Meta) -> Meta:
+    """Return the ``jepa.pre.*`` keys of the authors' evaluation, where the size is published."""
+    return eval_crop(meta["jepa.enc.img_size"]) if published(meta, PUBLISHED) else {}
 
 
 def _modality(meta: Mapping[str, Any]) -> str:

@@ -15,9 +15,9 @@ from torch import nn
 sys.path.insert(0, str(Path(__file__).parent.parent / "models"))
 sys.path.insert(0, sys.argv[1])
 
-from drawn import draw, draw_weights, save, shapes  # noqa: E402
-from levjepa_cases import CLIPS, D  # noqa: E402
-from module import VisionTransformer  # noqa: E402
+from drawn import draw, draw_weights, save, shapes
+from levjepa_cases import CLIPS, D
+from module import VisionTransformer
 
 
 def encoder(**changes):

@@ -15,10 +15,10 @@ from torch import nn
 sys.path.insert(0, str(Path(__file__).parent.parent / "models"))
 sys.path.insert(0, sys.argv[1])
 
-from app.vjepa_2_1.models.predictor import VisionTransformerPredictor  # noqa: E402
-from app.vjepa_2_1.models.vision_transformer import VisionTransformer  # noqa: E402
-from drawn import draw, draw_weights, save, shapes  # noqa: E402
-from vjepa2_1_cases import CLIPS, CONTEXT, D, KEPT, LEVELS, PREDICTIONS, TARGETS  # noqa: E402
+from app.vjepa_2_1.models.predictor import VisionTransformerPredictor
+from app.vjepa_2_1.models.vision_transformer import VisionTransformer
+from drawn import draw, draw_weights, save, shapes
+from vjepa2_1_cases import CLIPS, CONTEXT, KEPT, LEVELS, PREDICTIONS, TARGETS, D
 
 COMMON = dict(
     img_size=64, patch_size=16, num_frames=4, tubelet_size=2, embed_dim=D, use_rope=True,
