@@ -21,6 +21,7 @@ from tqdm import tqdm
 
 from jepa_wm.bundle.faults import printable
 from jepa_wm.bundle.reader import Bundle, find_bundle
+from jepa_wm.hub import resolve
 from jepa_wm.models import load
 from jepa_wm.parity.compare import Distance, Row, compare, faults
 from jepa_wm.parity.inputs import Pass, choose_clip, draw_passes
@@ -123,7 +124,8 @@ def main(arguments: list[str] | None = None) -> None:
     if not options.json:
         print("  ".join(f"{name} {value}" for name, value in head.items()), flush=True)
     start = time.perf_counter()
-    rows, wrong = check(bundle, device, dtype, passes, options.against)
+    against = None if options.against is None else resolve(options.against)
+    rows, wrong = check(bundle, device, dtype, passes, against)
     head["seconds"] = round(time.perf_counter() - start, 1)
     if options.json:
         print(json.dumps(document(rows, wrong, head), indent=2))
@@ -144,10 +146,13 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m jepa_wm.check", description="Check a bundle against its specification."
     )
-    parser.add_argument("file", help="path of a GGUF bundle, or the name of a bundled one")
     parser.add_argument(
-        "--against", type=Path, metavar="SRC",
-        help="source folder (transformers or timm): a third column from its own implementation",
+        "file", help="path of a GGUF bundle, its name on the hub or the name of a bundled one"
+    )
+    parser.add_argument(
+        "--against", metavar="SRC",
+        help="source folder (transformers or timm), or its name on the hub: a third column from "
+        "its own implementation",
     )  # fmt: skip
     parser.add_argument(
         "--frames", type=int, help="frames of the clip; two tokens of time by default"

@@ -289,6 +289,58 @@ def test_a_rounded_file_is_judged_by_its_features(tmp_path, capsys, converted):
     assert max(far) > 1e-5
 
 
+@pytest.mark.reference
+def test_against_timm(tmp_path, capsys, converted):
+    vit = pytest.importorskip("timm.models.vision_transformer")
+    from safetensors.torch import save_file
+
+    sizes = {"img_size": 16, "patch_size": 4, "embed_dim": 24, "depth": 2, "num_heads": 3,
+             "reg_tokens": 2}  # fmt: skip
+    torch.manual_seed(0)
+    model = vit.vit_tiny_patch16_224(num_classes=0, **sizes)
+    save_file(model.state_dict(), tmp_path / "model.safetensors")
+    config = {"architecture": "vit_tiny_patch16_224", "num_classes": 0, "model_args": sizes}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    path = converted("hfvit", tmp_path)
+    for size in ("16", "24x12"):
+        capsys.readouterr()
+        found = document(capsys, path, "--against", tmp_path, "--size", size)
+        assert found["verdict"] == "equal"
+        assert {row["stage"] for row in found["stages"] if "reference" in row} == {
+            "enc.blk.0", "enc.blk.1", "enc.norm"
+        }  # fmt: skip
+
+
+@pytest.mark.parametrize(("config", "words"), [
+    ({"architecture": "hf-hub:somebody/something"}, "architecture 'hf-hub:somebody/something'"),
+    ({"architecture": "vit_tiny_patch16_224", "model_args": {"checkpoint_path": "x.pt"}},
+     "checkpoint_path"),
+    ({"architecture": "vit_tiny_patch16_224"}, "timm cannot load it"),
+    ({"model_type": "vit", "hidden_size": 7}, "transformers cannot load it"),
+])  # fmt: skip
+@pytest.mark.reference
+def test_a_config_neither_fetches_nor_unpickles(tiny, tmp_path, config, words):
+    pytest.importorskip("timm")
+    pytest.importorskip("transformers")
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ConfigError, match=words) as caught:
+        check.main([str(tiny("hfvit")), "--against", str(tmp_path)])
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.reference
+def test_a_source_without_all_weights_is_refused(tiny, tmp_path):
+    """The library would draw the missing ones at random."""
+    from safetensors.torch import load_file, save_file
+
+    file = source(tmp_path / "source", "ViT") / "model.safetensors"
+    weights = load_file(file)
+    save_file({n: t for n, t in weights.items() if "layernorm.weight" not in n}, file,
+              {"format": "pt"})  # fmt: skip
+    with pytest.raises(ConfigError, match=r"has no weights .*layernorm\.weight"):
+        check.main([str(tiny("hfvit")), "--against", str(file.parent)])
+
+
 def test_a_source_without_a_reference_is_refused(tiny, tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "mamba"}')
     with pytest.raises(ConfigError, match="model_type 'mamba' has no reference"):

@@ -29,6 +29,13 @@ BODY = {
 }
 """transformers' classes by ``model_type``: the body, and the body with a classifier."""
 
+TIMM_ARGUMENTS = {
+    "img_size", "patch_size", "in_chans", "embed_dim", "depth", "num_heads", "mlp_ratio",
+    "qkv_bias", "init_values", "class_token", "no_embed_class", "reg_tokens", "global_pool",
+}  # fmt: skip
+BROKEN = (OSError, ValueError, RuntimeError, TypeError, KeyError, AttributeError, ImportError)
+"""What the libraries raise on a folder they cannot use."""
+
 STAGES = (
     (r"(?:.*\.)?(?:layers?|blocks)\.(\d+)", "enc.blk.{}"),
     (r"(?:.*\.)?pooler\.self_attention_layers\.(\d+)", "head.blk.{}"),
@@ -74,31 +81,52 @@ def _transformers(folder: Path, config: dict[str, Any], kind: str) -> nn.Module:
             f"--against {folder}: transformers {transformers.__version__} does not know {kind}"
         )
     transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()  # its report of missing weights is ours
+    from safetensors import SafetensorError
+
     try:
-        model = reference.from_pretrained(folder, local_files_only=True, dtype=torch.float32)
-    except (OSError, ValueError, RuntimeError) as error:
-        first = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ConfigError(f"--against {folder}: transformers cannot load it: {first}") from error
+        model, info = reference.from_pretrained(
+            folder, local_files_only=True, dtype=torch.float32, attn_implementation="sdpa",
+            output_loading_info=True,
+        )  # fmt: skip
+    except (*BROKEN, SafetensorError) as error:
+        raise _unusable(folder, "transformers", error) from error
+    # HF's own pooler is no part of any feature; whatever else is missing would be random
+    absent = [name for name in info["missing_keys"] if "pooler.dense." not in name]
+    if absent:
+        raise ConfigError(f"--against {folder}: has no weights {', '.join(sorted(absent)[:5])}")
     return model.eval()
 
 
 def _timm(folder: Path, config: dict[str, Any]) -> nn.Module:
     try:
-        import timm
+        from safetensors import SafetensorError
         from safetensors.torch import load_file
+        from timm.models import vision_transformer as vit
     except ImportError as error:
         raise _missing(folder, "timm") from error
     arguments = config.get("model_args") or {}
+    name = str(config["architecture"])
+    # an architecture may name a repository, and arguments a pickle: only what is known is passed
+    unknown = sorted(set(arguments) - TIMM_ARGUMENTS)
+    if name not in vit.__all__:
+        unknown.append(f"architecture {name!r}")
+    if unknown:
+        raise ConfigError(f"--against {folder}: unknown to timm's ViT here: {', '.join(unknown)}")
     try:
-        model = timm.create_model(
-            config["architecture"], pretrained=False,
-            num_classes=config.get("num_classes", 0), dynamic_img_size=True, **arguments,
+        model = getattr(vit, name)(
+            pretrained=False, num_classes=config.get("num_classes", 0), dynamic_img_size=True,
+            **arguments,
         )  # fmt: skip
         model.load_state_dict(load_file(folder / "model.safetensors"))
-    except (OSError, ValueError, RuntimeError, TypeError) as error:
-        first = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ConfigError(f"--against {folder}: timm cannot load it: {first}") from error
+    except (*BROKEN, SafetensorError) as error:
+        raise _unusable(folder, "timm", error) from error
     return model.eval()
+
+
+def _unusable(folder: Path, library: str, error: Exception) -> ConfigError:
+    first = (str(error).splitlines() or [type(error).__name__])[0]
+    return ConfigError(f"--against {folder}: {library} cannot load it: {first}")
 
 
 def _missing(folder: Path, library: str) -> ConfigError:
