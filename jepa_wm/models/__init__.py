@@ -9,6 +9,7 @@ from jepa_wm.bundle.reader import Bundle
 from jepa_wm.control.interfaces import WorldModel
 from jepa_wm.errors import BundleError
 from jepa_wm.models import hfvit, ijepa, levjepa, lewm, vjepa, vjepa2, vjepa2_1
+from jepa_wm.models.ac_world_model import ACWorldModel
 from jepa_wm.models.family import Family
 from jepa_wm.models.lewm_world_model import LeWMWorldModel
 from jepa_wm.models.model import Model, load_tensors
@@ -27,6 +28,7 @@ FAMILIES: dict[str, Family] = {
 # predictors that imagine the next frame, by jepa.pred.kind
 WORLD_MODELS: dict[str, Callable[[Model], WorldModel]] = {
     "lewm": LeWMWorldModel,
+    "ac": ACWorldModel,
 }
 
 
@@ -80,4 +82,8 @@ def load_world_model(
         )
         known = ", ".join(WORLD_MODELS)
         raise BundleError(f"{bundle.path} is not a world model: {why} (needed: {known})")
-    return WORLD_MODELS[kind](load(bundle, device, dtype))
+    model = load(bundle, device, dtype)
+    try:
+        return WORLD_MODELS[kind](model)
+    except ValueError as error:
+        raise BundleError(f"{bundle.path} cannot be planned with: {error}") from error

@@ -18,6 +18,8 @@ from jepa_wm.bundle.reader import Bundle
 from jepa_wm.models.layers import Block, FrameCausal, Linear
 from jepa_wm.models.rope import Rope, grid_positions, rope_table
 
+N_COND = 2  # conditioning rows of a frame: action, state
+
 
 @dataclass(frozen=True, kw_only=True)
 class ACConfig:
@@ -104,25 +106,33 @@ class ACPredictor(nn.Module):
         """
         grid = grid or (self.config.grid_size, self.config.grid_size)
         T, N = self._checked(z, actions, states, grid)
-        rows = (self.action_embed(actions), self.state_embed(states))
-        parts = [*(row[:, :, None] for row in rows), self.embed(z)]
-        x = torch.cat(parts, 2)  # [B,T,cond+N,D]
-        n_cond = len(rows)
-        rope = self._rope(T, grid, n_cond, z.device)
-        frames = FrameCausal((n_cond + N,) * T) if self.config.frame_causal and T > 1 else None
+        x = torch.cat([self.condition(actions, states), self.embed(z)], 2)  # [B,T,cond+N,D]
+        rope = self.rope(T, grid, z.device)
+        frames = self.frame_mask(T, N)
         x = x.flatten(1, 2)
         for block in self.blk:
             x = block(x, rope, frames)
-        x = x.unflatten(1, (T, n_cond + N))[:, :, n_cond:]
+        return self.finish(x.unflatten(1, (T, N_COND + N))[:, :, N_COND:])
+
+    def condition(self, actions: Tensor, states: Tensor) -> Tensor:
+        """Return the conditioning rows of frames: actions and states [..,width] -> [..,2,D]."""
+        return torch.stack([self.action_embed(actions), self.state_embed(states)], -2)
+
+    def frame_mask(self, T: int, N: int) -> FrameCausal | None:
+        """Say which rows see which among T frames of N patches; None is all."""
+        return FrameCausal((N_COND + N,) * T) if self.config.frame_causal and T > 1 else None
+
+    def finish(self, x: Tensor) -> Tensor:
+        """Turn the patches' rows [..,D] behind the last block into latents float32."""
         return self.proj(self.norm(x)).float()
 
-    def _rope(self, T: int, grid: tuple[int, int], n_cond: int, device: torch.device) -> Rope:
+    def rope(self, T: int, grid: tuple[int, int], device: torch.device) -> Rope:
         """Build the factors of T frames of conditioning rows (h = w = 0) and patches."""
         c = self.config
         ids = torch.arange(grid[0] * grid[1], device=device)
         patches = grid_positions(ids, grid)
         patches[:, 2] *= grid[0] / grid[1]
-        frame = torch.cat([patches.new_zeros(n_cond, 3), patches])
+        frame = torch.cat([patches.new_zeros(N_COND, 3), patches])
         positions = frame.repeat(T, 1, 1)  # [T,cond+N,3]
         positions[..., 0] += torch.arange(T, device=device)[:, None]
         head_dim = c.embed_dim // c.n_head

@@ -179,8 +179,15 @@ class Block(nn.Module):
         self, x: Tensor, rope: Rope | None = None, frames: FrameCausal | None = None
     ) -> Tensor:
         """Map tokens [B,N,D] to [B,N,D], queries and keys turned by ``rope``, masked by frames."""
-        q, k, v = split_heads(self.attn_qkv(self.ln1(x)), self.n_head, rope)
-        y = self.attn_out(merge_heads(attention(q, k, v, frames=frames)))
+        return self.finish(x, attention(*self.project(x, rope), frames=frames))
+
+    def project(self, x: Tensor, rope: Rope | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """Return what attention takes of tokens [B,N,D]: q, k and v [B,heads,N,d]."""
+        return split_heads(self.attn_qkv(self.ln1(x)), self.n_head, rope)
+
+    def finish(self, x: Tensor, attended: Tensor) -> Tensor:
+        """Add attention's result [B,heads,N,d] and the feed-forward layer to tokens [B,N,D]."""
+        y = self.attn_out(merge_heads(attended))
         x = x + (y if self.ls1 is None else self.ls1 * y)
         y = self.ffn_down(self.ffn_up(self.ln2(x), self.act))
         return x + (y if self.ls2 is None else self.ls2 * y)

@@ -1,0 +1,140 @@
+"""The V-JEPA 2-AC world model: the cached rollout is the plain one, whatever is asked for."""
+
+import pytest
+import torch
+from conftest import AC, CLIPS, SMALL_ENCODER
+
+from jepa_wm.control.interfaces import Context
+from jepa_wm.errors import BundleError
+from jepa_wm.models import load_world_model
+from jepa_wm.models.pose import compose
+
+CPU = torch.device("cpu")
+ARM = {
+    **SMALL_ENCODER, **CLIPS, **AC, "jepa.family": "vjepa2", "jepa.pred.n_frames": 9,
+    "jepa.pred.normalize_reps": True, "jepa.pred.n_mask_tokens": None,
+    "jepa.head.kind": None, "jepa.head.n_pool_layers": None,
+    "jepa.head.n_classes": None, "jepa.head.labels": None,
+}  # fmt: skip
+
+
+@pytest.fixture
+def world(tiny):
+    return load_world_model(tiny("vjepa2", **ARM), CPU)
+
+
+def poses(*lead, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(*lead, 7, generator=generator) * 0.5 + 0.2
+
+
+def context(B, T, seed=0, N=16, D=64):
+    generator = torch.Generator().manual_seed(seed)
+    z = torch.nn.functional.layer_norm(torch.randn(B, T, N, D, generator=generator), (D,))
+    return Context(z, 0.1 * torch.randn(B, T - 1, 7, generator=generator), poses(B, T, seed=seed))
+
+
+def candidates(B, S, H, seed=1):
+    return 0.2 * torch.randn(B, S, H, 7, generator=torch.Generator().manual_seed(seed))
+
+
+def relative(a, b):
+    return ((a - b).abs().max() / b.abs().max()).item()
+
+
+@pytest.mark.parametrize("T", [1, 2, 3, 4])
+@pytest.mark.parametrize("H", [1, 2, 3, 6])
+def test_the_cached_rollout_is_recomputation(world, T, H):
+    known, actions = context(2, T), candidates(2, 3, H)
+    error = relative(world.rollout(known, actions), world.rollout_reference(known, actions))
+    assert error < 1e-5, f"T={T} H={H}: {error:.1e}"
+
+
+def test_every_step_moves_the_pose(world):
+    """A rollout step by step, each from the context the last one left, is the whole rollout."""
+    known, actions = context(1, 2), candidates(1, 1, 3)
+    whole = world.rollout(known, actions)[0, 0]
+    for step in range(3):
+        nxt = world.rollout(known, actions[:, :, step : step + 1])[:, 0]
+        assert relative(nxt[0, 0], whole[step]) < 1e-5
+        action = actions[:, 0, step : step + 1]
+        pose = compose(known.proprio[:, -1:], action)
+        known = Context(
+            torch.cat([known.z, nxt], 1),
+            torch.cat([known.actions, action], 1),
+            torch.cat([known.proprio, pose], 1),
+        )
+
+
+def test_candidates_and_problems_are_independent(world):
+    known, actions = context(2, 2), candidates(2, 4, 2)
+    together = world.rollout(known, actions)
+    alone = world.rollout(
+        Context(known.z[1:], known.actions[1:], known.proprio[1:]), actions[1:, 2:3]
+    )
+    assert relative(alone[0, 0], together[1, 2]) < 1e-5
+
+
+def test_the_future_does_not_reach_back(world):
+    known, actions = context(1, 2), candidates(1, 2, 3)
+    later = actions.clone()
+    later[:, :, 2] += 0.5
+    a, b = world.rollout(known, actions), world.rollout(known, later)
+    assert torch.equal(a[:, :, :2], b[:, :, :2]) and not torch.allclose(a[:, :, 2], b[:, :, 2])
+
+
+def test_poses_and_past_actions_matter(world):
+    known, actions = context(1, 3), candidates(1, 1, 1)
+    z = world.rollout(known, actions)
+    for changed in (
+        Context(known.z, known.actions + 0.3, known.proprio),
+        Context(known.z, known.actions, known.proprio + 0.3),
+    ):
+        assert relative(world.rollout(changed, actions), z) > 1e-3
+
+
+def test_old_frames_make_room_for_the_steps(world):
+    known, actions = context(1, 9), candidates(1, 1, 3)
+    cut = Context(known.z[:, -7:], known.actions[:, -6:], known.proprio[:, -7:])
+    assert torch.equal(world.rollout(known, actions), world.rollout(cut, actions))
+    with pytest.raises(ValueError, match="10 steps given, the predictor has 9 frame slots"):
+        world.rollout(known, candidates(1, 1, 10))
+
+
+def test_a_frame_is_encoded_as_a_clip_of_itself_and_normed(world):
+    frames = torch.randint(0, 256, (2, 3, 20, 24, 3), dtype=torch.uint8)
+    pixels = world.preprocess(frames)
+    z = world.encode(pixels)
+    assert z.shape == (2, 3, 16, 64) and z.dtype == torch.float32
+    tokens = world.model.encode(pixels[1, 2].expand(1, 2, -1, -1, -1))[0]
+    wanted = (tokens - tokens.mean(-1, keepdim=True)) / (
+        tokens.var(-1, unbiased=False, keepdim=True) + 1e-5
+    ).sqrt()
+    torch.testing.assert_close(z[1, 2], wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_what_does_not_fit_is_refused(world, tiny):
+    known, actions = context(1, 2), candidates(1, 1, 1)
+    with pytest.raises(ValueError, match="needs the arm's pose"):
+        world.rollout(Context(known.z, known.actions), actions)
+    with pytest.raises(ValueError, match=r"actions must be \[1,S,H,7\]"):
+        world.rollout(known, actions[..., :6])
+    with pytest.raises(ValueError, match=r"poses of the context must be \[1, 2, 7\]"):
+        world.rollout(Context(known.z, known.actions, known.proprio[:, 1:]), actions)
+    narrow = tiny("vjepa2", **ARM | {"jepa.pred.action_dim": 5})
+    with pytest.raises(BundleError, match="cannot be planned with: actions of 5 and states of 7"):
+        load_world_model(narrow, CPU)
+
+
+def test_bfloat16_stays_near(tiny):
+    path = tiny("vjepa2", **ARM)
+    exact, near = (load_world_model(path, CPU, kind) for kind in (torch.float32, torch.bfloat16))
+    known, actions = context(1, 2), candidates(1, 3, 2)
+    error = relative(near.rollout(known, actions), exact.rollout(known, actions))
+    assert 0 < error < 0.1, error
+
+
+def test_a_candidate_costs_what_was_estimated_at_least(world):
+    assert world.candidate_bytes(1) < world.candidate_bytes(2) < world.candidate_bytes(2, 3)
+    latents = 4 * 2 * 16 * 64
+    assert world.candidate_bytes(2) > latents
