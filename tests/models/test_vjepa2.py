@@ -1,0 +1,502 @@
+"""The vjepa2 family against its authors' numbers and transformers, its quirks, its converter."""
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from drawn import difference, draw, draw_weights, read
+from vjepa2_cases import CLIPS, FRAMES, GRID, KEPT, MASK_INDICES, PATCH, SIDE, TARGETS, faint
+
+from jepa_wm.bundle.reader import Bundle
+from jepa_wm.bundle.rules import check_meta
+from jepa_wm.bundle.templates import tensor_faults
+from jepa_wm.convert import Reading, convert, main
+from jepa_wm.errors import ConversionError
+from jepa_wm.models import load, masked, vit, vjepa2
+from jepa_wm.models.rope import Rope, grid_positions
+from jepa_wm.models.source import Source
+from jepa_wm.runtime import command
+
+CPU = torch.device("cpu")
+EXACT, FAR, NOT_ERF = 1e-5, 1e-3, 5e-5  # relative; the two GELUs are never far apart
+LAYOUTS, ARRAYS = read("vjepa2.npz")
+ENCODER = draw_weights(LAYOUTS["encoder"], "encoder")
+MASKED = draw_weights(LAYOUTS["masked"], "masked")
+GIVEN = {
+    "jepa.enc.n_head": 2,
+    "jepa.pred.n_head": 2,
+    "jepa.enc.img_size": SIDE,
+    "jepa.enc.n_frames": FRAMES,
+}
+IDS = torch.tensor(KEPT), torch.tensor(TARGETS)
+
+
+def wrapped(weights, prefix="module.backbone."):
+    return {prefix + name: tensor for name, tensor in weights.items()}
+
+
+def authors_file(encoder=ENCODER, predictor=MASKED):
+    entries = {"encoder": wrapped(encoder), "predictor": wrapped(predictor, "module.")}
+    return entries | {"target_encoder": wrapped({n: t + 1 for n, t in encoder.items()}), "epoch": 9}
+
+
+@pytest.fixture
+def to_model(tmp_path):
+    """Write the authors' file, convert it, load the bundle: checkpoint -> file -> runtime."""
+
+    def run(value=None, given=GIVEN, file_type="f32", **reading):
+        number = len(list(tmp_path.iterdir()))
+        src, out = tmp_path / f"{number}.pt", tmp_path / f"{number}.gguf"
+        torch.save(authors_file() if value is None else value, src)
+        convert("vjepa2", src, out, file_type, given, Reading(**reading))
+        return load(out, CPU), Bundle.open(out)
+
+    return run
+
+
+# the authors' numbers
+
+
+@pytest.mark.parametrize("name", CLIPS)
+def test_encoder_on_every_grid_and_length(to_model, name):
+    model, _ = to_model()
+    error = difference(model.encode(draw(name, CLIPS[name])), ARRAYS[name])
+    assert error < EXACT, f"{name}: {error:.2g}"
+
+
+def test_a_context_is_encoded_alone(to_model):
+    model, _ = to_model()
+    clips = draw("native", CLIPS["native"])
+    assert difference(model.encode(clips, IDS[0]), ARRAYS["kept"]) < EXACT
+    afterwards = vit.gather_rows(model.encode(clips), IDS[0])
+    assert difference(afterwards, ARRAYS["kept"]) > FAR
+
+
+@pytest.mark.parametrize("index", MASK_INDICES)
+def test_predictor_with_every_mask_token(to_model, index):
+    """Target ids are unordered and reach beyond the clip."""
+    model, _ = to_model()
+    clips = draw("native", CLIPS["native"])
+    found = model.predict(clips, *IDS, mask_index=index)
+    assert found.context is None
+    error = difference(found.target, ARRAYS[f"token {index}"])
+    assert error < EXACT, f"token {index}: {error:.2g}"
+
+
+def test_token_one_is_the_default(to_model):
+    model, _ = to_model()
+    clips = draw("native", CLIPS["native"])
+    assert torch.equal(
+        model.predict(clips, *IDS).target, model.predict(clips, *IDS, mask_index=1).target
+    )
+    assert difference(ARRAYS["token 0"], ARRAYS["token 1"]) > FAR
+
+
+# quirks: each left out is far from the authors' numbers
+
+
+def paired(positions, head_dim, theta, layout):
+    """Tiled tables pair by pair, the second half like the first: wrong where a half is odd."""
+    segment = 2 * (head_dim // 3 // 2)
+    half = segment // 2
+    lanes = torch.zeros(segment, dtype=torch.int64)
+    for first in (0, 1):
+        lanes[first::2] = torch.arange(first, half, 2).repeat(half)[:half]
+    angles = positions.double()[..., None] * theta ** (-lanes / half)
+    angles = torch.nn.functional.pad(angles.flatten(-2), (0, head_dim - 3 * segment))
+    return Rope(angles.cos().float(), angles.sin().float())
+
+
+def configure(part, **changes):
+    part.config = replace(part.config, **changes)
+
+
+def change_norms(part, eps):
+    for module in part.modules():
+        if isinstance(module, torch.nn.LayerNorm):
+            module.eps = eps
+
+
+def change_activations(part):
+    for block in part.blk:
+        block.act = "gelu_tanh"
+
+
+def on_trained_grid(ids, grid, ref_grid=None):
+    return grid_positions(ids, (GRID, GRID), ref_grid)
+
+
+ENCODER_QUIRKS = {
+    "tiled tables": lambda model, patch: configure(model.enc, rope_freq_layout="interleaved"),
+    "odd half": lambda model, patch: patch.setattr(vit, "rope_table", paired),
+    "theta": lambda model, patch: configure(model.enc, rope_theta=1e3),
+    "positions": lambda model, patch: patch.setattr(model.enc, "_rope", lambda *_: None),
+    "grid of the clip": lambda model, patch: patch.setattr(vit, "grid_positions", on_trained_grid),
+    "eps": lambda model, patch: change_norms(model.enc, 1e-5),
+    "erf": lambda model, patch: change_activations(model.enc),
+    "final norm": lambda model, patch: setattr(model.enc, "norm", torch.nn.Identity()),
+}
+
+
+@pytest.mark.parametrize("quirk", ["", *ENCODER_QUIRKS])
+def test_each_quirk_of_the_encoder_shows(to_model, monkeypatch, quirk):
+    model, _ = to_model()
+    ENCODER_QUIRKS.get(quirk, lambda model, patch: None)(model, monkeypatch)
+    error = difference(model.encode(draw("wide", CLIPS["wide"])), ARRAYS["wide"])
+    far = NOT_ERF if quirk == "erf" else FAR
+    assert error > far if quirk else error < EXACT, f"{quirk or 'all kept'}: {error:.2g}"
+
+
+PREDICTOR_QUIRKS = {
+    "tiled tables": lambda model, patch: configure(model.pred, rope_freq_layout="interleaved"),
+    "odd half": lambda model, patch: patch.setattr(masked, "rope_table", paired),
+    "trained grid": lambda model, patch: configure(model.pred, grid_size=GRID + 1),
+    "erf": lambda model, patch: change_activations(model.pred),
+    "final norm": lambda model, patch: setattr(model.pred, "norm", torch.nn.Identity()),
+}
+
+
+@pytest.mark.parametrize("quirk", ["", *PREDICTOR_QUIRKS])
+def test_each_quirk_of_the_predictor_shows(to_model, monkeypatch, quirk):
+    model, _ = to_model()
+    PREDICTOR_QUIRKS.get(quirk, lambda model, patch: None)(model, monkeypatch)
+    found = model.pred(ARRAYS["kept"], *IDS).target
+    error = difference(found, ARRAYS["token 1"])
+    far = NOT_ERF if quirk == "erf" else FAR
+    assert error > far if quirk else error < EXACT, f"{quirk or 'all kept'}: {error:.2g}"
+
+
+def test_eps_of_the_predictor_shows_where_its_input_is_faint(to_model):
+    model, _ = to_model(authors_file(predictor=faint(MASKED)))
+    assert difference(model.pred(ARRAYS["kept"], *IDS).target, ARRAYS["faint"]) < EXACT
+    change_norms(model.pred, 1e-5)
+    assert difference(model.pred(ARRAYS["kept"], *IDS).target, ARRAYS["faint"]) > FAR
+
+
+@pytest.mark.parametrize("file_type", ["f16", "bf16"])
+def test_half_precision_keeps_the_direction(to_model, file_type):
+    exact, _ = to_model()
+    half, _ = to_model(file_type=file_type)
+    pixels = draw("native", CLIPS["native"])
+    cosine = torch.cosine_similarity(half.embed_pixels(pixels), exact.embed_pixels(pixels), -1)
+    assert cosine.min() >= 0.999, f"{file_type}: {cosine.min():.6f}"
+
+
+# transformers
+
+HF_SIZES = dict(
+    hidden_size=40, num_hidden_layers=2, num_attention_heads=2, mlp_ratio=1.7, patch_size=PATCH,
+    crop_size=SIDE, frames_per_clip=4, tubelet_size=2, pred_hidden_size=36,
+    pred_num_attention_heads=2, pred_num_hidden_layers=2, pred_num_mask_tokens=3,
+    pred_mlp_ratio=1.5, num_pooler_layers=1,
+)  # fmt: skip
+HF_PROCESSOR = {
+    "video_processor_type": "VJEPA2VideoProcessor", "crop_size": {"height": 16, "width": 16},
+    "size": {"shortest_edge": 99}, "do_center_crop": True, "resample": 2,
+    "image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225],
+}  # fmt: skip
+
+
+def hf_model(name="VJEPA2Model", **changes):
+    transformers = pytest.importorskip("transformers")
+    config = transformers.VJEPA2Config(**HF_SIZES | changes)
+    reference = getattr(transformers, name)(config).eval()
+    weights = draw_weights({n: list(t.shape) for n, t in reference.state_dict().items()})
+    reference.load_state_dict(weights)
+    return reference
+
+
+@pytest.fixture
+def from_hf(tmp_path):
+    """Save a reference as transformers does (in shards if told), convert, load."""
+
+    def run(reference, shards=False, processor=HF_PROCESSOR, given=None, config=None):
+        folder = tmp_path / f"hf{len(list(tmp_path.iterdir()))}"
+        reference.save_pretrained(folder, max_shard_size="20KB" if shards else "5GB")
+        assert (folder / "model.safetensors").exists() != shards
+        if processor is not None:
+            (folder / "video_preprocessor_config.json").write_text(json.dumps(processor))
+        if config is not None:
+            path = folder / "config.json"
+            path.write_text(json.dumps(json.loads(path.read_text()) | config))
+        convert("vjepa2", folder, folder / "x.gguf", "f32", given or {})
+        return load(folder / "x.gguf", CPU), Bundle.open(folder / "x.gguf")
+
+    return run
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("shards", [False, True])
+def test_transformers_encoder(from_hf, shards):
+    """Full clips, shorter and longer ones, odd ones, and one frame, which it repeats."""
+    reference = hf_model()
+    model, bundle = from_hf(reference, shards)
+    assert bundle.get("jepa.enc.ffn_dim") == 68 and bundle.get("jepa.pred.ffn_dim") == 54
+    for frames in (4, 2, 6, 3, 1):
+        pixels = draw(f"{frames} frames", (2, frames, 3, SIDE, SIDE))
+        with torch.no_grad():
+            wanted = reference(pixels, skip_predictor=True).last_hidden_state
+        error = difference(model.encode(pixels), wanted)
+        assert error < EXACT, f"{frames} frames: {error:.2g}"
+
+
+@pytest.mark.reference
+def test_transformers_predictor(from_hf):
+    """Own ids for each clip, unordered and overlapping; whole clips; all against all."""
+    reference = hf_model()
+    model, _ = from_hf(reference)
+    pixels = draw("clip", (2, 4, 3, SIDE, SIDE))
+    everything = torch.arange(2 * GRID**2).expand(2, -1)
+    for seen, wanted in (IDS[0], IDS[1] % 32), (everything, everything), (IDS[0], IDS[0]):
+        with torch.no_grad():
+            output = reference(pixels, context_mask=[seen], target_mask=[wanted])
+        found = model.predict(pixels, seen, wanted, whole_clip=True).target
+        error = difference(found, output.predictor_output.last_hidden_state)
+        assert error < EXACT, f"{list(seen.shape)}: {error:.2g}"
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("size", [(12, 20), (24, 24), (8, 16)])
+def test_other_grids_differ_from_transformers_by_the_grid_of_ids_alone(from_hf, monkeypatch, size):
+    """It decodes ids on the trained grid, its authors on that of the clip; we follow them."""
+    reference = hf_model()
+    model, _ = from_hf(reference)
+    pixels = draw("other", (1, 4, 3, *size))
+    with torch.no_grad():
+        wanted = reference(pixels, skip_predictor=True).last_hidden_state
+    assert difference(model.encode(pixels), wanted) > 0.01
+    monkeypatch.setattr(vit, "grid_positions", on_trained_grid)
+    assert difference(model.encode(pixels), wanted) < EXACT
+
+
+@pytest.mark.reference
+def test_body_of_a_classifier(from_hf):
+    reference = hf_model("VJEPA2ForVideoClassification")
+    model, _ = from_hf(reference)
+    pixels = draw("clip", (2, 4, 3, SIDE, SIDE))
+    with torch.no_grad():
+        wanted = reference.vjepa2(pixels, skip_predictor=True).last_hidden_state
+    assert difference(model.encode(pixels), wanted) < EXACT
+
+
+@pytest.mark.reference
+def test_eps_and_activation_follow_the_config(from_hf):
+    pixels = draw("clip", (1, 4, 3, SIDE, SIDE))
+    for changes in ({"layer_norm_eps": 1e-2}, {"hidden_act": "gelu_pytorch_tanh"}):
+        reference = hf_model(**changes)
+        model, _ = from_hf(reference)
+        seen = torch.arange(9)[None]
+        with torch.no_grad():
+            output = reference(pixels, context_mask=[seen], target_mask=[seen + 9])
+        predicted = model.predict(pixels, seen, seen + 9, whole_clip=True).target
+        assert difference(predicted, output.predictor_output.last_hidden_state) < EXACT, changes
+        usual, _ = from_hf(hf_model())
+        assert difference(usual.encode(pixels), model.encode(pixels)) > 1e-4, changes
+
+
+@pytest.mark.reference
+def test_an_encoder_without_a_predictor(from_hf):
+    reference = hf_model()
+    del reference.predictor
+    model, bundle = from_hf(reference)
+    assert model.pred is None and bundle.get("jepa.pred.kind") is None
+
+
+@pytest.mark.reference
+def test_size_in_the_processor_is_ignored_as_transformers_does(from_hf):
+    transformers = pytest.importorskip("transformers")
+    wanted = transformers.VJEPA2VideoProcessor(**HF_PROCESSOR)
+    model, _ = from_hf(hf_model())
+    assert wanted.size["shortest_edge"] == model.preprocess.resize_short == 18
+    assert model.preprocess.crop == 16 and model.preprocess.resize_mode == "shortest_edge"
+    without, _ = from_hf(hf_model(), processor=None)
+    assert without.preprocess == model.preprocess
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize(
+    ("config", "match"),
+    [
+        ({"use_SiLU": True}, "use_SiLU"),
+        ({"qkv_bias": False}, "qkv_bias false"),
+        ({"model_type": "vjepa3"}, "model_type 'vjepa3'"),
+        ({"num_hidden_layers": 3}, "n_layer is 2 by the tensors, but 3 is stated"),
+        ({"mlp_ratio": 4}, "enc.ffn_dim is 68 by the tensors, but 160"),
+        ({"pred_mlp_ratio": 4}, "pred.ffn_dim is 54 by the tensors, but 144"),
+        ({"pred_num_mask_tokens": 10}, "n_mask_tokens is 3 by the tensors"),
+        ({"patch_size": 16}, "patch_size is 4 by the tensors"),
+        ({"tubelet_size": 1}, "tubelet_size is 2 by the tensors"),
+        ({"num_attention_heads": None}, r"--set: jepa\.enc\.n_head="),
+        ({"pred_num_attention_heads": None}, r"--set: jepa\.pred\.n_head="),
+    ],
+)
+def test_a_config_that_asks_for_something_else_is_refused(from_hf, config, match):
+    with pytest.raises(ConversionError, match=match):
+        from_hf(hf_model(), config=config)
+
+
+# the authors' file
+
+
+def test_what_is_in_the_bundle(to_model):
+    _, bundle = to_model()
+    found = {key: bundle.get(f"jepa.{key}") for key in (
+        "enc.ln_eps", "pred.ln_eps", "enc.rope_freq_layout", "pred.rope_freq_layout",
+        "pred.kind", "pred.out_dim", "pred.grid_size", "pre.resize_short", "pre.crop",
+    )}  # fmt: skip
+    assert found == {
+        "enc.ln_eps": pytest.approx(1e-6), "pred.ln_eps": pytest.approx(1e-6),
+        "enc.rope_freq_layout": "tiled", "pred.rope_freq_layout": "tiled", "pred.kind": "masked",
+        "pred.out_dim": 40, "pred.grid_size": 4, "pre.resize_short": 18, "pre.crop": 16,
+    }  # fmt: skip
+    assert bundle.get("jepa_wm.source.entry") == "encoder"
+
+
+def test_the_other_encoder_is_there_to_choose(to_model):
+    student, _ = to_model()
+    teacher, bundle = to_model(entry="target_encoder")
+    assert bundle.get("jepa_wm.source.entry") == "target_encoder"
+    torch.testing.assert_close(teacher.enc.norm.bias, student.enc.norm.bias + 1)
+
+
+@pytest.mark.parametrize("layout", ["flat", "bare encoder", "without a predictor", "in memory"])
+def test_every_wrapping_gives_the_same_encoder(to_model, layout):
+    usual, _ = to_model()
+    value = {
+        "flat": wrapped(ENCODER, "encoder.") | wrapped(MASKED, "predictor."),
+        "bare encoder": ENCODER,
+        "without a predictor": {"encoder": wrapped(ENCODER)},
+        "in memory": {"encoder": ENCODER, "predictor": MASKED},
+    }[layout]
+    given = {key: v for key, v in GIVEN.items() if "pred" not in key or "predictor" in str(value)}
+    model, _ = to_model(value, given)
+    assert (model.pred is None) == (layout in ("bare encoder", "without a predictor"))
+    found, wanted = model.state_dict(), usual.state_dict()
+    assert all(torch.equal(tensor, wanted[name]) for name, tensor in found.items())
+
+
+def test_tables_from_before_rope_are_skipped(to_model):
+    usual, _ = to_model()
+    tables = {"pos_embed": torch.ones(1, 96, 40)}, {"predictor_pos_embed": torch.ones(1, 96, 40)}
+    model, _ = to_model(authors_file(ENCODER | tables[0], MASKED | tables[1]))
+    assert model.state_dict().keys() == usual.state_dict().keys()
+
+
+STRANGERS = [
+    ({"blocks.0.mlp.fc3.weight": torch.ones(3)}, {}, r"SwiGLU.*left over: blocks\.0\.mlp\.fc3"),
+    ({"norms_block.0.weight": torch.ones(40)}, {}, "--family vjepa2_1"),
+    ({"cls_token": torch.ones(1, 1, 40)}, {}, "1 left over: cls_token"),
+    ({}, {"proprio_encoder.weight": torch.ones(3)}, "jepa-wms"),
+    ({}, {"extrinsics_encoder.bias": torch.ones(3)}, "left over: predictor: extrinsics_encoder"),
+    ({"patch_embed.proj.weight": torch.ones(40, 3, 4, 4)}, {}, r"\[40, 3, 4, 4\] is none of clips"),
+]
+
+
+@pytest.mark.parametrize(("encoder", "predictor", "match"), STRANGERS)
+def test_what_does_not_belong_here_is_refused(to_model, encoder, predictor, match):
+    with pytest.raises(ConversionError, match=match):
+        to_model(authors_file(ENCODER | encoder, MASKED | predictor))
+
+
+def test_missing_tensors_are_all_listed(to_model):
+    encoder = {n: t for n, t in ENCODER.items() if n != "norm.bias"}
+    predictor = {n: t for n, t in MASKED.items() if "mask_tokens" not in n}
+    with pytest.raises(ConversionError, match=r"2 missing: .*enc\.norm\.bias.*pred\.mask_tokens"):
+        to_model(authors_file(encoder, predictor))
+
+
+def test_what_a_bare_file_does_not_say_is_asked_for(to_model):
+    keys = r"jepa\.enc\.n_head=, jepa\.enc\.img_size=, jepa\.enc\.n_frames=, jepa\.pred\.n_head="
+    with pytest.raises(ConversionError, match=f"give with --set: {keys}"):
+        to_model(given={})
+    with pytest.raises(ConversionError, match="n_layer is 2 by the tensors, but 3 is stated"):
+        to_model(given=GIVEN | {"jepa.enc.n_layer": 3})
+
+
+# published sizes
+
+
+def views(layout):
+    """Tensors of these shapes, all of them views of the same zeros."""
+    zeros = torch.zeros(max(math.prod(shape) for shape in layout.values()))
+    return {n: zeros[: math.prod(shape)].view(shape) for n, shape in layout.items()}
+
+
+def scaled(layout, width, depth, ffn, blocks="blocks", sizes=None):
+    """The layout of a golden model (widths 40 and 60, two blocks) at another size."""
+    sizes = {40: width, 120: 3 * width, 60: ffn, 4: 16} | (sizes or {})
+    grown = {}
+    for name, shape in layout.items():
+        found = [sizes.get(size, size) for size in shape]
+        for i in range(depth) if name.startswith(f"{blocks}.0.") else (None,):
+            if not name.startswith(f"{blocks}.1."):
+                grown[name if i is None else name.replace(".0.", f".{i}.", 1)] = found
+    return grown
+
+
+def published(width, depth, ffn, rows=None, given=None):
+    encoder = scaled(LAYOUTS["encoder"], width, depth, ffn)
+    encoder |= {} if rows is None else {"pos_embed": [1, rows, width]}
+    predictor = scaled(LAYOUTS["masked"], 384, 12, 1536, "predictor_blocks")
+    predictor |= {f"mask_tokens.{i}": [1, 1, 384] for i in range(10)}
+    predictor |= {"predictor_embed.weight": [384, width], "predictor_proj.weight": [width, 384]}
+    predictor |= {"predictor_proj.bias": [width]}
+    source = Source(views(encoder), "encoder", siblings={"predictor": views(predictor)})
+    meta, tensors = vjepa2.convert(source, given or {})
+    checked, faults = check_meta(meta | HEADER)
+    faults += tensor_faults(checked, {n: tuple(t.shape) for n, t in tensors.items()})[1]
+    assert not faults
+    return meta
+
+
+HEADER = {"general.architecture": "jepa", "jepa.schema_version": 1}
+SIZES = [  # of families' published files: ..., heads, side of the crop, short side before it
+    (1024, 24, 4096, None, 16, 256, 292),
+    (1280, 32, 5120, None, 16, 256, 292),
+    (1408, 40, 6144, 8192, 22, 256, 292),
+    (1408, 40, 6144, 18432, 22, 384, 438),
+]
+
+
+@pytest.mark.parametrize(("width", "depth", "ffn", "rows", "heads", "side", "short"), SIZES)
+def test_published_files_need_no_settings(width, depth, ffn, rows, heads, side, short):
+    """The ViT-g's crop shows in the table left from before RoPE."""
+    meta = published(width, depth, ffn, rows)
+    keys = ("enc.n_head", "pred.n_head", "enc.img_size", "enc.n_frames", "pre.resize_short")
+    assert [meta[f"jepa.{key}"] for key in keys] == [heads, 12, side, 64, short]
+    assert meta["jepa.pred.n_mask_tokens"] == 10 and meta["jepa.pred.n_layer"] == 12
+
+
+def test_what_two_published_files_share_is_asked_for():
+    with pytest.raises(ConversionError, match=r"256 px and 384 px.*img_size=256 or 384"):
+        published(1408, 40, 6144)
+    meta = published(1408, 40, 6144, given={"jepa.enc.img_size": 384})
+    assert meta["jepa.enc.n_head"] == 22 and meta["jepa.pre.crop"] == 384
+
+
+@pytest.mark.parametrize(("width", "depth", "rows"), [(1024, 24, 1568), (1280, 32, 4608)])
+def test_v_jepa_is_not_taken_for_its_successor(width, depth, rows):
+    """Its ViTs have the same names and shapes, and a table that is in use."""
+    with pytest.raises(ConversionError, match=f"{rows} rows is V-JEPA's.*--family vjepa"):
+        published(width, depth, 4 * width, rows)
+
+
+# command line
+
+
+def test_command_line_converts_and_refuses_in_one_line(tmp_path, capsys):
+    src, out = tmp_path / "vitx.pt", tmp_path / "x.gguf"
+    torch.save(authors_file(), src)
+    arguments = ["--family", "vjepa2", "--src", str(src), "--out", str(out)]
+    settings = [f"--set={key}={value}" for key, value in GIVEN.items()]
+    main([*arguments, *settings])
+    assert f"matched {len(ENCODER) + len(MASKED)}/" in capsys.readouterr().out
+    assert Bundle.open(out).get("general.name") == "vitx"
+    out.unlink()
+    with pytest.raises(SystemExit) as stopped:
+        command(lambda: main(arguments))
+    error = capsys.readouterr().err
+    assert stopped.value.code == 1 and error.count("\n") == 1 and str(src) in error
+    assert "jepa.enc.n_head=" in error and not out.exists()

@@ -1,0 +1,32 @@
+"""The cases of golden/vjepa2.npz and vjepa2_ac.npz: what is encoded and predicted."""
+
+D, PATCH, SIDE, FRAMES = 40, 4, 16, 12  # heads of 20: segments of 6, an odd half, two lanes free
+GRID = SIDE // PATCH
+CLIPS = {  # name -> [B,T,C,h,w]
+    "native": (2, 4, 3, SIDE, SIDE),
+    "small and longer": (1, 16, 3, 8, 8),
+    "odd frames": (1, 3, 3, SIDE, SIDE),
+    "wide": (1, 4, 3, 12, 20),
+    "tall and larger": (1, 2, 3, 28, 18),
+}
+KEPT = [[3, 30, 17, 8, 5], [0, 9, 31, 2, 16]]  # patches of the native clips that are encoded alone
+TARGETS = [[40, 1, 31, 66], [12, 7, 95, 33]]  # unordered, beyond the clip of 32
+MASK_INDICES = (0, 1, 5)  # of three tokens, the last is 5 as well
+
+# V-JEPA 2-AC: heads of 22 in its predictor
+AC_DIM, AC_FRAMES, ACTION, STATE = 44, 8, 5, 5
+AC_CASES = {  # name -> (rows, columns of patches, frames)
+    "one frame": (4, 4, 1),
+    "two frames": (4, 4, 2),
+    "three frames": (4, 4, 3),
+    "four frames": (4, 4, 4),
+    "wide": (3, 5, 2),
+    "tall": (6, 2, 3),
+}
+
+FAINT_NAMES = ("predictor_embed", "mask_tokens", "action_encoder", "state_encoder")
+
+
+def faint(weights, names=FAINT_NAMES):
+    """Shrink a predictor's input layers, so that the epsilon of its first norm counts."""
+    return {n: t * 0.01 if any(n.startswith(f) for f in names) else t for n, t in weights.items()}
