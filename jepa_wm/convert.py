@@ -28,6 +28,7 @@ from jepa_wm.models.source import Source
 from jepa_wm.runtime import command
 
 LARGE = 256 << 20  # bytes of a source worth a progress bar
+ALIASES = {"vjepa2_ac": "vjepa2"}  # one family; the source's predictor tells which it is
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -64,7 +65,7 @@ def convert(
     """Convert ``src`` into the bundle ``out`` and return a one-line report.
 
     Args:
-        family_name: One of ``FAMILIES``.
+        family_name: One of ``FAMILIES`` or ``ALIASES``.
         src: Folder or file of the checkpoint, or its name on the hub.
         out: GGUF file to write; replaced only when the conversion is complete.
         file_type: One of ``quant.FILE_TYPES``.
@@ -75,7 +76,7 @@ def convert(
         ConversionError: the source is unreadable, incomplete, contradictory or not representable.
         BundleError: the result breaks the schema, or ``out`` cannot be written.
     """
-    family = FAMILIES[family_name]
+    family = FAMILIES[ALIASES.get(family_name, family_name)]
     local = resolve(src)
     source = _open(family, local, reading)
     try:
@@ -91,7 +92,7 @@ def convert(
     used, skipped = source.counts()
     beside = f", {skipped} skipped" if skipped else ""
     return (
-        f"{out}: {family_name}, {len(tensors)} tensors, {out.stat().st_size / 1e6:.1f} MB; "
+        f"{out}: {family.name}, {len(tensors)} tensors, {out.stat().st_size / 1e6:.1f} MB; "
         f"matched {used}/{used} required source tensors{beside}"
     )
 
@@ -176,7 +177,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m jepa_wm.convert", description="Convert a checkpoint into a GGUF bundle."
     )
-    parser.add_argument("--family", required=True, choices=sorted(FAMILIES))
+    parser.add_argument("--family", required=True, choices=sorted([*FAMILIES, *ALIASES]))
     parser.add_argument("--src", required=True, help="folder or file, or hf://OWNER/REPO[/FILE]")
     parser.add_argument("--out", required=True, type=Path, help="GGUF file to write")
     parser.add_argument(
