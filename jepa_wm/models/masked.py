@@ -188,6 +188,11 @@ class MaskedPredictor(nn.Module):
         ]
         return torch.cat(rows)
 
+    @property
+    def most_ids(self) -> int:
+        """Ids lie below this: the rows of the position table, or a bound where there is none."""
+        return self.config.n_positions or self.config.grid_size**2 * MAX_SLOTS
+
     def _rope(self, ids: Tensor) -> Rope | None:
         c = self.config
         if self.pos_embed is not None:
@@ -202,7 +207,7 @@ class MaskedPredictor(nn.Module):
         if context.ndim != 3 or context.shape[-1] != width:
             raise ValueError(f"context must be [B,K,{width}], got {list(context.shape)}")
         B, K, _ = context.shape
-        most = c.n_positions or c.grid_size**2 * MAX_SLOTS
+        most = self.most_ids
         for name, ids, count in (("context", context_ids, K), ("target", target_ids, None)):
             fits = ids.ndim in (1, 2) and (ids.ndim == 1 or len(ids) == B) and ids.numel() > 0
             if not fits or count not in (None, ids.shape[-1]):

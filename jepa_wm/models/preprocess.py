@@ -82,6 +82,12 @@ class Preprocess:
         pixels = self._resize(pixels.reshape(-1, *pixels.shape[-3:]))
         return self._normalise(pixels).reshape(*lead, len(self.mean), self.size, self.size)
 
+    def picture(self, pixels: Tensor) -> Tensor:
+        """Undo the normalisation: model pixels float [..,C,h,w] to RGB uint8 [..,h,w,C]."""
+        mean, std = self._statistics(pixels.device)
+        levels = (pixels.float() * std + mean).round().clamp(0, 255)
+        return levels.to(torch.uint8).movedim(-3, -1)
+
     def _to_uint8(self, frames: Tensor) -> Tensor:
         if frames.dtype == torch.uint8:
             return frames
@@ -160,10 +166,15 @@ class Preprocess:
         return pixels[..., top : top + self.size, left : left + self.size]
 
     def _normalise(self, pixels: Tensor) -> Tensor:
+        mean, std = self._statistics(pixels.device)
+        return pixels.float().sub_(mean).div_(std)
+
+    def _statistics(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Return mean and deviation of unscaled pixels, float32 [C,1,1]."""
         scale = 1 / self.rescale
         if abs(scale - round(scale)) < 1e-3:
             scale = round(scale)  # 1/255 was stored as float32
         # float32 on purpose: the order of roundings is the reference's
-        mean = torch.tensor(self.mean, device=pixels.device) * scale
-        std = torch.tensor(self.std, device=pixels.device) * scale
-        return pixels.float().sub_(mean[:, None, None]).div_(std[:, None, None])
+        mean = torch.tensor(self.mean, device=device) * scale
+        std = torch.tensor(self.std, device=device) * scale
+        return mean[:, None, None], std[:, None, None]

@@ -261,3 +261,9 @@ def test_cuda_rounds_to_the_same_level_or_the_next(resample):
     std = torch.tensor(STD)[:, None, None] * 255
     levels = ((prepare(frames.cuda()).cpu() - prepare(frames)) * std).round()
     assert levels.abs().max() <= 1 and (levels != 0).float().mean() < 0.05
+
+
+@pytest.mark.parametrize("rescale", [1 / 255, float(np.float32(1 / 255)), 1 / 128])
+def test_a_picture_is_what_the_model_sees(rescale):
+    frames, prepare = noise(2, 20, 24, 3), recipe(resize_short=20, rescale=rescale)
+    assert torch.equal(prepare.picture(prepare(frames)), frames[:, :, 2:22])
