@@ -208,8 +208,8 @@ def test_a_checkpoint_of_another_family_is_told_so(tmp_path):
 
 
 def test_a_head_nobody_uses_is_refused(saved, tmp_path):
-    head = saved({"classifiers": [{"module.linear.weight": torch.ones(2, D)}]}, "probe.tar")
-    with pytest.raises(ConversionError, match=r"given as head.*1 left over: head: linear\.w"):
+    head = saved({"classifiers": [{"module.probe.weight": torch.ones(2, D)}]}, "probe.tar")
+    with pytest.raises(ConversionError, match=r"given as head.*1 left over: head: probe\.w"):
         run(saved(state()), tmp_path / "x.gguf", "--head", str(head))
     assert not (tmp_path / "x.gguf").exists()
 
@@ -227,7 +227,7 @@ def test_not_a_number_is_refused(saved, tmp_path):
 
 
 def test_report_counts_what_was_matched(saved, tmp_path, capsys):
-    run(saved(state() | {"head.weight": torch.ones(2, D)}), tmp_path / "x.gguf")
+    run(saved(state() | {"mask_token": torch.ones(2, D)}), tmp_path / "x.gguf")
     said = capsys.readouterr().out
     size = (tmp_path / "x.gguf").stat().st_size / 1e6
     assert f"{size:.1f} MB; matched 18/18 required source tensors, 1 skipped" in said

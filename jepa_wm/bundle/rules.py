@@ -94,6 +94,12 @@ def _heads(get: Lookup) -> Iterator[str]:
         yield f"jepa.enc head width {dim // heads} does not fit rope3d: wanted even and at least 6"
 
 
+def _pooler(get: Lookup) -> Iterator[str]:
+    dim, heads = get("jepa.enc.embed_dim"), get("jepa.head.n_head")
+    if get("jepa.head.kind") == "attentive_pool" and dim % heads:
+        yield f"jepa.enc.embed_dim {dim} is no multiple of jepa.head.n_head {heads}"
+
+
 def _sizes(get: Lookup) -> Iterator[str]:
     if get("jepa.enc.img_size") < get("jepa.enc.patch_size"):
         yield "jepa.enc.img_size is smaller than jepa.enc.patch_size"
@@ -215,6 +221,7 @@ def _pairs(get: Lookup) -> Iterator[str]:
 
 _RELATIONS: tuple[Callable[[Lookup], Iterator[str]], ...] = (
     _heads,
+    _pooler,
     _sizes,
     _encoder_rope,
     _predictor_rope,

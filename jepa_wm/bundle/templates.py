@@ -274,7 +274,8 @@ def _attentive_pool(get: Lookup) -> dict[str, TensorSpec]:
 def _linear_cls(get: Lookup) -> dict[str, TensorSpec]:
     dim, classes = get("jepa.enc.embed_dim"), get("jepa.head.n_classes")
     # Dinov2ForImageClassification feeds [CLS, mean of patches]: told apart by the shape
-    weight = TensorSpec((classes, dim), alternative=(classes, 2 * dim))
+    both = (classes, 2 * dim) if get("jepa.enc.cls_token") else None
+    weight = TensorSpec((classes, dim), alternative=both)
     return {"head.cls.weight": weight, "head.cls.bias": TensorSpec((classes,))}
 
 

@@ -45,7 +45,7 @@ class AttentivePool(nn.Module):
         n_classes: int,
         *,
         eps: float,
-        act: str = "gelu_erf",
+        act: str,
     ) -> None:
         super().__init__()
         self.blk = nn.ModuleList(
@@ -100,6 +100,7 @@ def build_head(bundle: Bundle) -> AttentivePool | LinearClassifier | None:
             bundle.shape("head.xattn.ffn_up.weight")[0],
             bundle.get("jepa.head.n_classes"),
             eps=bundle.get("jepa.head.ln_eps"),
+            act=bundle.get("jepa.enc.act"),
         )
     if kind == "linear_cls":
         cls_token = bundle.get("jepa.enc.cls_token")

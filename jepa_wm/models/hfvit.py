@@ -19,6 +19,7 @@ from torch import Tensor
 from jepa_wm.bundle.reader import Bundle
 from jepa_wm.errors import ConversionError
 from jepa_wm.models.family import Converted, Family, Meta, read_fields, refuse_keys, settle
+from jepa_wm.models.head_sources import take_head
 from jepa_wm.models.model import Model, build_encoder
 from jepa_wm.models.processor import preprocess_meta
 from jepa_wm.models.source import Source, SourceMap
@@ -73,12 +74,11 @@ LAYER_SCALE: SourceMap = {
     f"enc.blk.{{i}}.ls{n}": (f"blocks.{{i}}.ls{n}.gamma", LAYER + f"layer_scale{n}.lambda1")
     for n in (1, 2)
 }
-# training heads, masking, HF's pooler: never part of the feature
+# heads of the training, masking, HF's pooler: never part of the feature
 SKIP = (
     r"cva_module_proj\..*",
     r"head\..*",
     r"projection_head\..*",
-    r"classifier\..*",
     r"pooler\..*",
     r"(embeddings\.)?mask_token",
 )
@@ -277,12 +277,13 @@ def convert(source: Source, given: Mapping[str, Any]) -> Converted:
     """
     is_timm_layout = ANCHORS[0] in source
     tensors = take_encoder(source)
+    head = take_head(source, given, tensors)
     source.skip(SKIP)
     source.finish(NOT_REPRESENTABLE)
     stated = _config_meta(source.config, is_timm_layout)
     is_timm = is_timm_layout and source.config.get("model_type") is None
     meta = encoder_meta(tensors, stated, given, is_timm)
-    meta |= {"jepa.family": "hfvit", "jepa.modality": "image", "jepa.head.kind": "none"}
+    meta |= {"jepa.family": "hfvit", "jepa.modality": "image", **head}
     return meta | preprocess_meta(source.processor, source.config, given), tensors
 
 

@@ -16,6 +16,7 @@ from jepa_wm.bundle.reader import Bundle
 from jepa_wm.errors import ConversionError
 from jepa_wm.models import hfvit
 from jepa_wm.models.family import Converted, Family, Meta, read_fields, refuse_keys, settle
+from jepa_wm.models.head_sources import take_head
 from jepa_wm.models.masked import build_masked
 from jepa_wm.models.meta_layout import SWIGLU, eval_crop, published, table_side
 from jepa_wm.models.model import Model, build_encoder
@@ -36,7 +37,7 @@ ANCHORS = hfvit.ANCHORS
 # the authors' names are timm's, transformers' those of its ViT; there is no CLS token
 SOURCE_MAP: SourceMap = {t: n for t, n in hfvit.SOURCE_MAP.items() if t != "enc.cls_token"}
 # a head for classes or for CLS, and what masks patches while training: no part of the feature
-SKIP = (r"classifier\..*", r"pooler\..*", r"embeddings\.mask_token")
+SKIP = (r"pooler\..*", r"embeddings\.mask_token")
 CONFIG_FIELDS = {
     "jepa.enc.embed_dim": ("hidden_size",),
     "jepa.enc.n_layer": ("num_hidden_layers",),
@@ -74,6 +75,7 @@ def convert(source: Source, given: Mapping[str, Any]) -> Converted:
     """
     is_authors = ANCHORS[0] in source
     tensors = take_encoder(source, SOURCE_MAP) | take_predictor(source)
+    head = take_head(source, given, tensors)
     source.skip(SKIP)
     source.finish(SWIGLU | CLS_TOKEN)
     if tensors["enc.patch_embed.weight"].ndim == 5:
@@ -93,7 +95,7 @@ def convert(source: Source, given: Mapping[str, Any]) -> Converted:
     meta = settle(measured, stated, of_part(given, "enc"), required)
     check_grid(meta, rows)
     meta |= predictor_meta(tensors, meta, given)
-    meta |= {"jepa.family": "ijepa", "jepa.modality": "image", "jepa.head.kind": "none"}
+    meta |= {"jepa.family": "ijepa", "jepa.modality": "image", **head}
     recipe = eval_crop(meta["jepa.enc.img_size"]) if is_authors and not source.processor else {}
     return meta | preprocess_meta(source.processor, source.config, {**recipe, **given}), tensors
 

@@ -15,6 +15,7 @@ from jepa_wm.bundle.reader import Bundle
 from jepa_wm.bundle.schema import IMAGENET_MEAN, IMAGENET_STD
 from jepa_wm.errors import ConversionError
 from jepa_wm.models.family import Converted, Family, Meta, read_fields, refuse_keys, settle
+from jepa_wm.models.head_sources import take_head
 from jepa_wm.models.meta_layout import (
     ENCODER,
     SWIGLU,
@@ -68,10 +69,11 @@ def convert(source: Source, given: Mapping[str, Any]) -> Converted:
     """
     stated = _config_meta(source.config)
     tensors = source.fill(SOURCE_MAP, source.layers(("blocks.{i}.norm1.weight",)) or 1)
+    head = take_head(source, given, tensors)
     source.finish(NOT_REPRESENTABLE)
     tensors["enc.cls_token"] = tensors["enc.cls_token"].flatten()
     meta = encoder_meta(tensors, stated, given)
-    meta |= {"jepa.family": "levjepa", "jepa.modality": "video", "jepa.head.kind": "none"}
+    meta |= {"jepa.family": "levjepa", "jepa.modality": "video", **head}
     given = {**pixel_recipe(meta), **given}
     return meta | preprocess_meta(source.processor, source.config, given), tensors
 

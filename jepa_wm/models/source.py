@@ -101,8 +101,9 @@ class Source:
         return tensor.to(torch.float32)
 
     def skip(self, patterns: Iterable[str]) -> None:
-        """Mark tensors whose whole name matches a regular expression as deliberately unused."""
-        self.skipped |= {n for n in self.tensors if any(re.fullmatch(p, n) for p in patterns)}
+        """Mark unused tensors whose whole name matches a regular expression as not needed."""
+        unused = self.tensors.keys() - self.taken
+        self.skipped |= {n for n in unused if any(re.fullmatch(p, n) for p in patterns)}
         self.taken |= self.skipped
 
     def layers(self, names: Iterable[str]) -> int:

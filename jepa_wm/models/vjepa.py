@@ -14,6 +14,7 @@ from typing import Any
 from jepa_wm.bundle.reader import Bundle
 from jepa_wm.errors import ConversionError
 from jepa_wm.models.family import Converted, Family, Meta, refuse_keys, settle
+from jepa_wm.models.head_sources import take_head
 from jepa_wm.models.masked import build_masked
 from jepa_wm.models.meta_layout import ENCODER, SWIGLU, eval_crop, published, table_side
 from jepa_wm.models.model import Model, build_encoder
@@ -57,6 +58,7 @@ def convert(source: Source, given: Mapping[str, Any]) -> Converted:
         ConversionError: something is missing, left over, contradictory or not representable.
     """
     tensors = take_encoder(source, SOURCE_MAP) | take_predictor(source)
+    head = take_head(source, given, tensors)
     source.finish(SWIGLU | CLS_TOKEN)
     if tensors["enc.patch_embed.weight"].ndim == 4:
         raise ConversionError("the patch embedding is that of images [D,C,P,P], not of clips")
@@ -70,7 +72,7 @@ def convert(source: Source, given: Mapping[str, Any]) -> Converted:
     meta = settle(measured, {**fixed, **known}, ours, required)
     check_grid(meta, rows)
     meta |= predictor_meta(tensors, meta, given)
-    meta |= {"jepa.family": "vjepa", "jepa.modality": "video", "jepa.head.kind": "none"}
+    meta |= {"jepa.family": "vjepa", "jepa.modality": "video", **head}
     recipe = {} if source.processor else eval_crop(meta["jepa.enc.img_size"])
     return meta | preprocess_meta(source.processor, source.config, {**recipe, **given}), tensors
 

@@ -19,6 +19,7 @@ from jepa_wm.errors import ConversionError
 from jepa_wm.models import meta_layout, vjepa2_ac
 from jepa_wm.models.ac import ACConfig, ACPredictor
 from jepa_wm.models.family import Converted, Family, Meta, read_fields, refuse_keys, settle
+from jepa_wm.models.head_sources import take_head
 from jepa_wm.models.masked import build_masked
 from jepa_wm.models.meta_layout import either
 from jepa_wm.models.model import Model, build_encoder
@@ -51,8 +52,8 @@ MASKED: SourceMap = either(
 )
 HF_MASK_TOKENS = "predictor.embeddings.mask_tokens"
 SOURCE_MAP: SourceMap = {**ENCODER, **MASKED, **vjepa2_ac.SOURCE_MAP}
-# tables from before RoPE; heads
-SKIP = (r"pos_embed", r"pooler\..*", r"classifier\..*")
+# tables from before RoPE
+SKIP = (r"pos_embed",)
 SKIP_PREDICTOR = {"masked": (r"predictor_pos_embed",), "ac": vjepa2_ac.SKIP}
 NOT_REPRESENTABLE = meta_layout.SWIGLU | {
     r"norms_block\..*": "it is a V-JEPA 2.1 model (norms_block): convert it with --family vjepa2_1",
@@ -113,6 +114,7 @@ def convert(source: Source, given: Mapping[str, Any]) -> Converted:
     tensors = source.fill(ENCODER, source.layers(ENCODER["enc.blk.{i}.ln1.*"]) or 1)
     kind, predictor = _take_predictor(source)
     authors = AUTHORS if ANCHORS[0] in source else {}
+    head = take_head(source, given, tensors)
     source.skip(SKIP)
     source.finish(NOT_REPRESENTABLE)
     measured = meta_layout.flatten_kernel(tensors) | meta_layout.measure_blocks(tensors, "enc")
@@ -124,7 +126,7 @@ def convert(source: Source, given: Mapping[str, Any]) -> Converted:
     _refuse_ambiguous_side(measured, stated | ours)
     required = ("jepa.enc.n_head", "jepa.enc.img_size", "jepa.enc.n_frames", "jepa.enc.ln_eps")
     heads = () if kind is None else ("jepa.pred.n_head",)
-    meta = settle(measured, stated, ours, required + heads)
+    meta = settle(measured, stated, ours, required + heads) | head
     if kind == "ac":
         meta = vjepa2_ac.mask_sizes(meta) | meta
     return meta | _recipe(source, kind, meta["jepa.enc.img_size"], given), tensors
@@ -175,7 +177,6 @@ def _graph_meta(kind: str | None) -> Meta:
     meta: Meta = {
         "jepa.family": "vjepa2",
         "jepa.modality": "video",
-        "jepa.head.kind": "none",
         "jepa.enc.act": "gelu_erf",
         "jepa.enc.pos_type": "rope3d",
         "jepa.enc.rope_theta": 1e4,

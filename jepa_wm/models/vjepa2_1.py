@@ -15,6 +15,7 @@ from torch import Tensor
 from jepa_wm.bundle.reader import Bundle
 from jepa_wm.errors import BundleError, ConversionError
 from jepa_wm.models.family import Converted, Family, Meta, refuse_keys, settle
+from jepa_wm.models.head_sources import take_head
 from jepa_wm.models.masked import build_masked
 from jepa_wm.models.meta_layout import (
     ENCODER,
@@ -83,11 +84,12 @@ def convert(source: Source, given: Mapping[str, Any]) -> Converted:
     predictor = source.part("predictor")
     if predictor is not None:
         tensors |= _predictor(predictor)
+    head = take_head(source, given, tensors)
     source.finish(SWIGLU)
     meta = encoder_meta(tensors, given)
     if predictor is not None:
         meta |= predictor_meta(tensors, meta, given)
-    meta |= {"jepa.family": "vjepa2_1", "jepa.modality": _modality(meta), "jepa.head.kind": "none"}
+    meta |= {"jepa.family": "vjepa2_1", "jepa.modality": _modality(meta), **head}
     given = {**pixel_recipe(meta), **given}
     return meta | preprocess_meta(source.processor, source.config, given), tensors
 

@@ -134,13 +134,24 @@ def test_position_tables_with_a_leading_one_are_the_same():
     assert tensor_faults(meta, stored | {"enc.pos_embed": (2, 17, 8)})[1]
 
 
-def test_a_linear_head_may_read_one_or_two_vectors():
+@pytest.mark.parametrize("cls_token", [True, False])
+def test_a_linear_head_may_read_one_or_two_vectors(cls_token):
+    """Two only where there are CLS and patches to read."""
     base = {"embed_dim": 8, "n_layer": 1, "n_head": 2, "ffn_dim": 16, "patch_size": 4}
+    base["cls_token"] = cls_token
     meta = meta_of("hfvit", base, head={"kind": "linear_cls", "n_classes": 5})
     stored = {name: spec.shape for name, spec in expected_tensors(meta).items()}
-    for width, is_right in ((8, True), (16, True), (24, False)):
+    for width, is_right in ((8, True), (16, cls_token), (24, False)):
         faults = tensor_faults(meta, stored | {"head.cls.weight": (5, width)})[1]
         assert (faults == []) is is_right
+
+
+def test_the_poolers_heads_divide_the_width():
+    keys = {"jepa.head.kind": "attentive_pool", "jepa.head.n_classes": 5}
+    keys |= {"jepa.head.n_pool_layers": 1, "jepa.head.n_head": 3}
+    meta = TINY_LEWM | keys
+    assert any("no multiple of jepa.head.n_head 3" in fault for fault in check_meta(meta)[1])
+    assert check_meta(meta | {"jepa.head.n_head": 4})[1] == []
 
 
 @pytest.mark.parametrize(
