@@ -1,13 +1,24 @@
 """The vjepa2 family against its authors' numbers and transformers, its quirks, its converter."""
 
 import json
-import math
 from dataclasses import replace
 
 import pytest
 import torch
 from drawn import difference, draw, draw_weights, read
-from vjepa2_cases import CLIPS, FRAMES, GRID, KEPT, MASK_INDICES, PATCH, SIDE, TARGETS, faint
+from vjepa2_cases import (
+    CLIPS,
+    FRAMES,
+    GRID,
+    KEPT,
+    MASK_INDICES,
+    PATCH,
+    SIDE,
+    TARGETS,
+    faint,
+    scaled,
+    views,
+)
 
 from jepa_wm.bundle.reader import Bundle
 from jepa_wm.bundle.rules import check_meta
@@ -416,24 +427,6 @@ def test_what_a_bare_file_does_not_say_is_asked_for(to_model):
 
 
 # published sizes
-
-
-def views(layout):
-    """Tensors of these shapes, all of them views of the same zeros."""
-    zeros = torch.zeros(max(math.prod(shape) for shape in layout.values()))
-    return {n: zeros[: math.prod(shape)].view(shape) for n, shape in layout.items()}
-
-
-def scaled(layout, width, depth, ffn, blocks="blocks", sizes=None):
-    """The layout of a golden model (widths 40 and 60, two blocks) at another size."""
-    sizes = {40: width, 120: 3 * width, 60: ffn, 4: 16} | (sizes or {})
-    grown = {}
-    for name, shape in layout.items():
-        found = [sizes.get(size, size) for size in shape]
-        for i in range(depth) if name.startswith(f"{blocks}.0.") else (None,):
-            if not name.startswith(f"{blocks}.1."):
-                grown[name if i is None else name.replace(".0.", f".{i}.", 1)] = found
-    return grown
 
 
 def published(width, depth, ffn, rows=None, given=None):

@@ -5,12 +5,25 @@ from dataclasses import replace
 import pytest
 import torch
 from drawn import difference, draw, draw_weights, read
-from vjepa2_cases import AC_CASES, AC_FRAMES, ACTION, GRID, SIDE, STATE, D, faint
+from vjepa2_cases import (
+    AC_CASES,
+    AC_DIM,
+    AC_FRAMES,
+    ACTION,
+    GRID,
+    SIDE,
+    STATE,
+    D,
+    faint,
+    scaled,
+    views,
+)
 
 from jepa_wm.bundle.reader import Bundle
 from jepa_wm.convert import Reading, convert, main
 from jepa_wm.errors import BundleError, ConversionError
-from jepa_wm.models import ac, load
+from jepa_wm.models import ac, load, vjepa2
+from jepa_wm.models.source import Source
 
 CPU = torch.device("cpu")
 EXACT, FAR, NOT_ERF = 1e-5, 1e-3, 5e-5
@@ -241,6 +254,20 @@ def test_the_layer_for_extrinsics_is_skipped_here_alone(to_model):
     usual, _ = to_model()
     model, _ = to_model(authors_file(without))
     assert model.state_dict().keys() == usual.state_dict().keys()
+
+
+def test_the_published_file_needs_no_settings():
+    encoder = scaled(read("vjepa2.npz")[0]["encoder"], 1408, 40, 6144)
+    predictor = scaled(LAYOUTS["ac"], 1024, 24, 4096, "predictor_blocks", AC_DIM)
+    predictor |= {f"{name}_encoder.weight": [1024, 7] for name in ("action", "state")}
+    predictor |= {"predictor_embed.weight": [1024, 1408], "predictor_proj.weight": [1408, 1024]}
+    predictor |= {"predictor_proj.bias": [1408], "extrinsics_encoder.weight": [1024, 6]}
+    source = Source(views(encoder), "encoder", siblings={"predictor": views(predictor)})
+    meta, tensors = vjepa2.convert(source, {})
+    keys = "enc.n_head", "enc.img_size", "pred.n_head", "pred.n_frames", "pred.grid_size"
+    assert [meta[f"jepa.{key}"] for key in keys] == [22, 256, 16, 32, 16]
+    assert meta["jepa.pre.resize_short"] == meta["jepa.pre.crop"] == 256
+    assert source.counts() == (484 + 298, 2) and len(tensors) == 484 + 298
 
 
 @pytest.mark.parametrize(

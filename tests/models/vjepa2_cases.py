@@ -1,5 +1,9 @@
 """The cases of golden/vjepa2.npz and vjepa2_ac.npz: what is encoded and predicted."""
 
+import math
+
+import torch
+
 D, PATCH, SIDE, FRAMES = 40, 4, 16, 12  # heads of 20: segments of 6, an odd half, two lanes free
 GRID = SIDE // PATCH
 CLIPS = {  # name -> [B,T,C,h,w]
@@ -30,3 +34,21 @@ FAINT_NAMES = ("predictor_embed", "mask_tokens", "action_encoder", "state_encode
 def faint(weights, names=FAINT_NAMES):
     """Shrink a predictor's input layers, so that the epsilon of its first norm counts."""
     return {n: t * 0.01 if any(n.startswith(f) for f in names) else t for n, t in weights.items()}
+
+
+def views(layout):
+    """Tensors of these shapes, all of them views of the same zeros."""
+    zeros = torch.zeros(max(math.prod(shape) for shape in layout.values()))
+    return {n: zeros[: math.prod(shape)].view(shape) for n, shape in layout.items()}
+
+
+def scaled(layout, width, depth, ffn, blocks="blocks", from_width=D):
+    """The layout of a golden model (MLPs of 1.5 times its width, two blocks) at another size."""
+    sizes = {from_width: width, 3 * from_width: 3 * width, 3 * from_width // 2: ffn, PATCH: 16}
+    grown = {}
+    for name, shape in layout.items():
+        found = [sizes.get(size, size) for size in shape]
+        for i in range(depth) if name.startswith(f"{blocks}.0.") else (None,):
+            if not name.startswith(f"{blocks}.1."):
+                grown[name if i is None else name.replace(".0.", f".{i}.", 1)] = found
+    return grown
