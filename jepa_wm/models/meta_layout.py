@@ -94,7 +94,8 @@ def flatten_kernel(tensors: dict[str, Tensor], name: str = "enc.patch_embed.weig
         ConversionError: it is not a convolution with square patches.
     """
     kernel = tensors[name]
-    if kernel.ndim not in (4, 5) or kernel.shape[-1] != kernel.shape[-2]:
+    is_square = kernel.ndim in (4, 5) and kernel.shape[-1] == kernel.shape[-2]
+    if not is_square or not kernel.numel():
         raise ConversionError(
             f"patch embedding {list(kernel.shape)} is not a convolution [D,C,P,P] or [D,C,T,P,P]"
         )
@@ -112,32 +113,44 @@ def measure_blocks(tensors: Mapping[str, Tensor], part: str) -> Meta:
     blocks = {name.split(".")[2] for name in tensors if name.startswith(f"{part}.blk.")}
     return {
         f"jepa.{part}.n_layer": len(blocks),
-        f"jepa.{part}.ffn_dim": tensors[f"{part}.blk.0.ffn_up.weight"].shape[0],
+        f"jepa.{part}.ffn_dim": _rows(tensors, f"{part}.blk.0.ffn_up.weight"),
     }
 
 
 def measure_masked(tensors: Mapping[str, Tensor], levels: int = 1) -> Meta:
     """Read the sizes of a masked predictor off its tensors; ``levels`` are concatenated inputs."""
     return {
-        "jepa.pred.embed_dim": tensors["pred.norm.weight"].shape[0],
-        "jepa.pred.n_mask_tokens": len(tensors["pred.mask_tokens"]),
-        "jepa.pred.out_dim": tensors["pred.proj.weight"].shape[0] // levels,
+        "jepa.pred.embed_dim": _rows(tensors, "pred.norm.weight"),
+        "jepa.pred.n_mask_tokens": _rows(tensors, "pred.mask_tokens"),
+        "jepa.pred.out_dim": _rows(tensors, "pred.proj.weight") // levels,
         **measure_blocks(tensors, "pred"),
     }
+
+
+def _rows(tensors: Mapping[str, Tensor], name: str) -> int:
+    if not tensors[name].ndim:
+        raise ConversionError(f"{name} is a single number")
+    return len(tensors[name])
 
 
 def stack_mask_tokens(source: Source) -> Tensor | None:
     """Take ``mask_tokens.{j}`` [1,1,D] in order, or a single ``mask_token``, as [n,D].
 
     Returns None where the source has neither, as a missing tensor to ``finish``.
+
+    Raises:
+        ConversionError: they are of different widths.
     """
     names = ["mask_token"] if "mask_token" in source else []
-    while f"mask_tokens.{len(names)}" in source:
+    while "mask_token" not in names and f"mask_tokens.{len(names)}" in source:
         names.append(f"mask_tokens.{len(names)}")
     if not names:
         source.missing.append("pred.mask_tokens (from mask_tokens.0 or mask_token)")
         return None
-    return torch.cat([source.take(name).reshape(1, -1) for name in names])
+    tokens = [source.take(name).flatten() for name in names]
+    if len({len(token) for token in tokens}) > 1:
+        raise ConversionError(f"mask tokens are {', '.join(str(len(t)) for t in tokens)} wide")
+    return torch.stack(tokens)
 
 
 def table_side(rows: int, slots: int = 1) -> int:

@@ -215,6 +215,12 @@ TOKENS = ("mask_tokens.0", "mask_tokens.1")
         (changed("predictor", drop=TOKENS), "missing: predictor: pred.mask_tokens"),
         (changed("predictor", drop=TOKENS[:1]), "left over: predictor: mask_tokens.1"),
         (changed("predictor", {"mask_tokens.3": torch.ones(1, 1, 12)}), "mask_tokens.3"),
+        (changed("predictor", {"mask_tokens.0": torch.ones(1)}), "mask tokens are 1, 12 wide"),
+        (changed("predictor", {"predictor_norm.weight": torch.tensor(1.0)}), "a single number"),
+        (
+            changed("target_encoder", {"patch_embed.proj.weight": torch.ones(16, 3, 2, 0, 0)}),
+            "is not a convolution",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(to_model, value, match):
