@@ -3,12 +3,13 @@
 The torch runtime, and with ``--against`` the reference implementation of the source folder, run on
 the same random pixels as the float64 specification (``jepa_wm.spec``); every stage says how far
 apart they are. Exit status 1 if they are too far: in float32, beyond 1e-5 of a stage's largest
-value; else, below a cosine of 0.999 of the features.
+value; else, below a cosine of 0.999 of the features (of tokens: the median).
 """
 
 import argparse
 import dataclasses
 import json
+import math
 import re
 import sys
 import time
@@ -59,7 +60,7 @@ def check(
         bundle,
         passes,
         lambda one: run_model(model, kind, one.inputs),
-        None if reference is None else lambda one: run_reference(reference, one.inputs),
+        None if reference is None else lambda one: run_reference(reference, one),
     )
     rows = list(tqdm(found, "specification", unit="stage", leave=False, disable=None))
     wrong = faults(rows, "runtime", dtype == torch.float32)
@@ -72,8 +73,8 @@ def check(
 def lines(rows: list[Row], wrong: list[str]) -> list[str]:
     """Return the text form of ``check``."""
     has_reference = any(row.reference for row in rows)
-    text = [f"{'':32} {'torch runtime':^34}" + ("   reference" if has_reference else "")]
-    columns = f" {'max abs':>10} {'relative':>10} {'cosine':>12}"
+    text = [f"{'':32} {'torch runtime':^44}" + ("   reference" if has_reference else "")]
+    columns = f" {'max abs':>10} {'relative':>10} {'cosine':>11} {'worst':>9}"
     text.append(f"{'stage':32}" + columns * (2 if has_reference else 1))
     for row in rows:
         cells = [row.runtime, row.reference][: 2 if has_reference else 1]
@@ -83,8 +84,8 @@ def lines(rows: list[Row], wrong: list[str]) -> list[str]:
 
 def _cell(d: Distance | None) -> str:
     if d is None:
-        return f" {'-':>10} {'-':>10} {'-':>12}"
-    return f" {d.max_abs:10.2e} {d.relative:10.2e} {d.cosine:12.9f}"
+        return f" {'-':>10} {'-':>10} {'-':>11} {'-':>9}"
+    return f" {d.max_abs:10.2e} {d.relative:10.2e} {d.cosine:11.8f} {d.worst:9.6f}"
 
 
 def _verdict(wrong: list[str]) -> str:
@@ -94,6 +95,9 @@ def _verdict(wrong: list[str]) -> str:
 def document(rows: list[Row], wrong: list[str], head: dict[str, Any]) -> dict[str, Any]:
     """Return the JSON form of ``check``: ``head``, the stages, the faults and the verdict."""
     stages = [{k: v for k, v in dataclasses.asdict(row).items() if v is not None} for row in rows]
+    for distance in (row[k] for row in stages for k in ("runtime", "reference") if k in row):
+        for name, value in distance.items():  # JSON has no infinity
+            distance[name] = value if math.isfinite(value) else str(value)
     return {**head, "stages": stages, "faults": wrong, "verdict": _verdict(wrong)}
 
 

@@ -94,7 +94,7 @@ def test_a_linear_classifier(tiny, capsys, family):
 def test_reduced_precision_is_judged_by_its_features(tiny, capsys, dtype):
     found = document(capsys, tiny("hfvit"), "--dtype", dtype)
     assert found["verdict"] == "equal"
-    (pooled,) = [row["runtime"] for row in found["stages"] if row["stage"] == "pooled"]
+    pooled, _ = [row["runtime"] for row in found["stages"] if row["stage"] == "pooled"]
     assert pooled["relative"] > 1e-5 and pooled["cosine"] > 0.999
 
 
@@ -128,7 +128,7 @@ def test_a_runtime_that_is_off_fails(tiny, capsys, monkeypatch, by, code):
 
 
 def test_a_part_the_runtime_leaves_out_is_a_fault():
-    near = Distance(0.0, 0.0, 1.0)
+    near = Distance(0.0, 0.0, 1.0, 1.0)
     rows = [Row("whole", "enc.norm", (1,), near, None), Row("whole", "head", (1,), None, None)]
     assert faults(rows, "runtime", True) == ["runtime: whole head is not computed"]
     assert faults(rows, "reference", True) == ["reference: computes none of the stages"]
@@ -136,10 +136,15 @@ def test_a_part_the_runtime_leaves_out_is_a_fault():
 
 def test_distances():
     a = np.array([[3.0, -4.0]])
-    assert distance(a, a) == Distance(0.0, 0.0, 1.0)
+    assert distance(a, a) == Distance(0.0, 0.0, 1.0, 1.0)
     off = distance(a + np.array([0.0, 0.4]), a)
     assert off.max_abs == pytest.approx(0.4) and off.relative == pytest.approx(0.1)
     assert off.cosine == pytest.approx((9 + 14.4) / 5 / np.hypot(3, 3.6))
+    tokens = distance(
+        np.array([[[1.0, 0], [1, 0], [0, 1]]]), np.array([[[1.0, 0], [1, 0], [1, 0]]])
+    )
+    assert tokens.cosine == 1 and tokens.worst == 0  # the median, and the one that is off
+    assert distance(np.zeros((1, 2)), np.zeros((1, 2))) == Distance(0.0, 0.0, 1.0, 1.0)
     assert distance(np.array([[np.nan, 1.0]]), a).relative == np.inf
     assert distance(np.zeros((1, 3)), a).relative == np.inf
     assert distance(-a, a).cosine == pytest.approx(-1)
@@ -157,14 +162,22 @@ def test_inputs_are_small_and_of_unequal_sides_unless_told_otherwise(tiny):
     assert (small.height, small.width) == (16, 16)
 
 
+def test_one_grid_is_not_the_trained_one(tiny, capsys):
+    """A wrong resampling is invisible on the table's own grid."""
+    found = document(capsys, tiny("hfvit"))
+    assert {row["run"] for row in found["stages"]} == {"whole", "other"}
+    found = document(capsys, tiny("hfvit"), "--size", "12x24")
+    assert {row["run"] for row in found["stages"]} == {"whole"}
+
+
 def test_the_same_seed_draws_the_same(tiny):
     bundle = Bundle.open(tiny("vjepa"))
     clip = choose_clip(bundle, None, None)
     one, two, three = (draw_passes(bundle, clip, seed) for seed in (1, 1, 2))
-    assert [p.name for p in one] == ["whole", "masked"]
-    assert np.array_equal(one[1].inputs.ids, two[1].inputs.ids)
+    assert [p.name for p in one] == ["whole", "other", "masked"]
+    assert np.array_equal(one[2].inputs.ids, two[2].inputs.ids)
     assert not np.array_equal(one[0].inputs.pixels, three[0].inputs.pixels)
-    seen, wanted = one[1].inputs.ids, one[1].inputs.targets
+    seen, wanted = one[2].inputs.ids, one[2].inputs.targets
     assert sorted(np.concatenate([seen, wanted], 1)[0]) == list(range(32))
 
 
@@ -193,7 +206,7 @@ def test_text_says_stage_distance_and_verdict(tiny, capsys):
     text = run(capsys, path)
     assert str(path) in text and "family hfvit" in text and "verdict: equal" in text
     (row,) = [line.split() for line in text.splitlines() if line.startswith("whole pooled")]
-    assert len(row) == 5 and 0 < float(row[3]) < 1e-5 and float(row[4]) > 0.999999
+    assert len(row) == 6 and 0 < float(row[3]) < 1e-5 and float(row[4]) > 0.999999
 
 
 def test_in_a_process_of_its_own(tiny, tmp_path):
@@ -262,10 +275,19 @@ def test_against_transformers(tmp_path, capsys, converted, family, kind):
     found = document(capsys, path, "--against", folder)
     assert found["verdict"] == "equal"
     compared = {(row["run"], row["stage"]) for row in found["stages"] if "reference" in row}
-    wanted = {("whole", name) for name in ("enc.blk.0", "enc.blk.1", "enc.norm")}
+    grids = ("whole",) if kind == "VJEPA2" else ("whole", "other")
+    names = ("enc.blk.0", "enc.blk.1", "enc.norm")
+    wanted = {(grid, name) for grid in grids for name in names}
     assert compared >= wanted | ({("masked", "pred")} if kind == "VJEPA2" else set())
     text = run(capsys, path, "--against", folder)
     assert "reference" in text
+
+
+@pytest.mark.reference
+def test_the_one_reference_that_misplaces_other_sizes(tmp_path, converted):
+    folder = source(tmp_path / "source", "VJEPA2")
+    with pytest.raises(ConfigError, match="a grid of 16 pixels"):
+        check.main([str(converted("vjepa2", folder)), "--against", str(folder), "--size", "16x24"])
 
 
 @pytest.mark.reference

@@ -24,12 +24,15 @@ class Distance:
     Attributes:
         max_abs: Largest absolute difference.
         relative: That over the largest absolute value specified.
-        cosine: Between the two arrays as vectors.
+        cosine: Between the vectors on the last axis (tokens): their median.
+        worst: The lowest of these. Single tokens can be far off in half precision where the median
+            and every pooled vector are not.
     """
 
     max_abs: float
     relative: float
     cosine: float
+    worst: float
 
 
 @dataclass(frozen=True)
@@ -54,14 +57,13 @@ class Row:
 def distance(found: np.ndarray, wanted: np.ndarray) -> Distance:
     """Measure how far ``found`` is from ``wanted``; NaN or another size is infinitely far."""
     if found.size != wanted.size or not np.isfinite(found).all():
-        return Distance(np.inf, np.inf, -1.0)
+        return Distance(np.inf, np.inf, -1.0, -1.0)
     a, b = found.reshape(wanted.shape), wanted
-    largest = np.abs(b).max()
-    max_abs = float(np.abs(a - b).max())
-    norms = float(np.linalg.norm(a) * np.linalg.norm(b))
-    cosine = float((a * b).sum()) / norms if norms else float(max_abs == 0)
-    relative = max_abs / float(largest) if largest else (0.0 if max_abs == 0 else np.inf)
-    return Distance(max_abs, relative, cosine)
+    largest, max_abs = float(np.abs(b).max()), float(np.abs(a - b).max())
+    relative = max_abs / largest if largest else (np.inf if max_abs else 0.0)
+    norms = np.linalg.norm(a, axis=-1) * np.linalg.norm(b, axis=-1)
+    cosines = np.where(norms > 0, (a * b).sum(-1) / np.where(norms > 0, norms, 1), max_abs == 0)
+    return Distance(max_abs, relative, float(np.median(cosines)), float(cosines.min()))
 
 
 def compare(
@@ -80,7 +82,7 @@ def compare(
         other = reference(one) if reference is not None else {}
         for name, wanted in stages(bundle, one.inputs):
             if name == "pooled" and one.inputs.targets is not None:
-                continue  # the feature of an input is the whole pass's
+                continue  # the feature of an input is the other passes'
             pair = (distance(s[name], wanted) if name in s else None for s in (found, other))
             yield Row(one.name, name, wanted.shape, *pair)
 

@@ -17,7 +17,8 @@ class Pass:
     """One run through a bundle.
 
     Attributes:
-        name: ``whole`` (all patches, next frame, head) or ``masked`` (context to targets).
+        name: ``whole`` (all patches, next frame, head), ``other`` (the same on another grid than
+            the trained one) or ``masked`` (context to targets).
         inputs: What goes in.
     """
 
@@ -98,6 +99,18 @@ def draw_passes(bundle: Bundle, clip: Clip, seed: int = 0, whole_clip: bool = Fa
             does; else only the context, as in training.
     """
     rng = np.random.default_rng(seed)
+    passes = [Pass("whole", _whole(bundle, clip, rng))]
+    side = bundle.get("jepa.enc.img_size")
+    if (clip.height, clip.width) == (side, side):  # no table is resampled on its own grid
+        patch = bundle.get("jepa.enc.patch_size")
+        other = Clip(clip.frames, SMALL_GRID[0] * patch, SMALL_GRID[1] * patch)
+        passes.append(Pass("other", _whole(bundle, other, rng)))
+    if bundle.get("jepa.pred.kind") == "masked":
+        passes.append(Pass("masked", _masked(bundle, clip, passes[0], rng, whole_clip)))
+    return passes
+
+
+def _whole(bundle: Bundle, clip: Clip, rng: np.random.Generator) -> Inputs:
     kind, channels = bundle.get("jepa.pred.kind"), bundle.get("jepa.enc.in_chans")
     has_time = takes_clips(bundle) or kind in ("ac", "lewm")
     shape = (1, *((clip.frames,) if has_time else ()), channels, clip.height, clip.width)
@@ -106,16 +119,18 @@ def draw_passes(bundle: Bundle, clip: Clip, seed: int = 0, whole_clip: bool = Fa
         _vectors(bundle.get(f"jepa.pred.{key}_dim"), clip, rng) if kind in ("ac", "lewm") else None
         for key in ("action", "state")
     )
-    passes = [Pass("whole", Inputs(pixels, actions=actions, states=states))]
-    if kind == "masked":
-        ids = rng.permutation(_patches(bundle, clip))[None]
-        half = ids.shape[1] - ids.shape[1] // 2
-        context, targets = ids[:, :half], ids[:, half:] if ids.shape[1] > 1 else ids
-        masked = Inputs(pixels, ids=context, targets=targets)
-        if whole_clip:
-            masked = Inputs(pixels, context=context, targets=targets)
-        passes.append(Pass("masked", masked))
-    return passes
+    return Inputs(pixels, actions=actions, states=states)
+
+
+def _masked(
+    bundle: Bundle, clip: Clip, whole: Pass, rng: np.random.Generator, whole_clip: bool
+) -> Inputs:
+    ids = rng.permutation(_patches(bundle, clip))[None]
+    half = ids.shape[1] - ids.shape[1] // 2
+    context, targets = ids[:, :half], ids[:, half:] if ids.shape[1] > 1 else ids
+    if whole_clip:
+        return Inputs(whole.inputs.pixels, context=context, targets=targets)
+    return Inputs(whole.inputs.pixels, ids=context, targets=targets)
 
 
 def _vectors(width: int, clip: Clip, rng: np.random.Generator) -> np.ndarray | None:

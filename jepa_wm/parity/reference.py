@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from jepa_wm.errors import ConfigError
+from jepa_wm.parity.inputs import Pass
 from jepa_wm.parity.torch_stages import Stages, as_array, recorded
 from jepa_wm.spec import Inputs
 
@@ -137,10 +138,27 @@ def _missing(folder: Path, library: str) -> ConfigError:
 
 
 @torch.inference_mode()
-def run_reference(model: nn.Module, inputs: Inputs) -> Stages:
-    """Run a reference model on a pass's inputs; stages by the names of the specification."""
-    if inputs.targets is not None and type(model).__name__ != "VJEPA2Model":
-        return {}  # the one reference here with a masked predictor
+def run_reference(model: nn.Module, one: Pass) -> Stages:
+    """Run a reference model on a pass; stages by the names of the specification.
+
+    None for a pass the reference does not have: a masked one where it has no predictor, and other
+    grids with V-JEPA 2, whose positions transformers decodes on the training grid throughout.
+
+    Raises:
+        ConfigError: nothing but another grid was asked for.
+    """
+    inputs, name = one.inputs, type(model).__name__
+    if inputs.targets is not None and name != "VJEPA2Model":
+        return {}
+    if name.startswith("VJEPA2"):
+        config: Any = model.config
+        if np.shape(inputs.pixels)[-2:] != (config.crop_size, config.crop_size):
+            if one.name == "other":
+                return {}
+            raise ConfigError(
+                f"--size: transformers places V-JEPA 2's patches on a grid of {config.crop_size} "
+                "pixels whatever the input is; leave --size out with --against"
+            )
     pixels = torch.from_numpy(np.asarray(inputs.pixels, np.float32))
     with recorded(model, _names(model)) as found:
         output = model(pixels, **_arguments(model, inputs))
