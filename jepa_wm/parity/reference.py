@@ -87,7 +87,7 @@ def _transformers(folder: Path, config: dict[str, Any], kind: str) -> nn.Module:
 
     try:
         model, info = reference.from_pretrained(
-            folder, local_files_only=True, dtype=torch.float32, attn_implementation="sdpa",
+            folder, local_files_only=True, attn_implementation="sdpa",
             output_loading_info=True,
         )  # fmt: skip
     except (*BROKEN, SafetensorError) as error:
@@ -96,7 +96,7 @@ def _transformers(folder: Path, config: dict[str, Any], kind: str) -> nn.Module:
     absent = [name for name in info["missing_keys"] if "pooler.dense." not in name]
     if absent:
         raise ConfigError(f"--against {folder}: has no weights {', '.join(sorted(absent)[:5])}")
-    return model.eval()
+    return model.float().eval()
 
 
 def _timm(folder: Path, config: dict[str, Any]) -> nn.Module:

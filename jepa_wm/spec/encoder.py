@@ -18,6 +18,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from jepa_wm.errors import BundleError
 from jepa_wm.spec.ops import Array, Attention, Weights, block, layer_norm, linear, mlp
 from jepa_wm.spec.positions import (
     Grid,
@@ -106,13 +107,23 @@ def gather(x: Array, ids: Array) -> Array:
 
 
 def position_table(w: Weights, grid: Grid) -> Array:
-    """Return the positions of the patches, [N,D]: the stored table on the clip's grid."""
+    """Return the positions of the patches, [N,D]: the stored table on the clip's grid.
+
+    Raises:
+        BundleError: the bundle's rule of resampling does not fit its table.
+    """
     table = w("enc.pos_embed")[n_cls(w) :]  # row 0 belongs to CLS
     if w.get("jepa.enc.pos_type") == "sincos3d":
         side = w.get("jepa.enc.img_size") // w.get("jepa.enc.patch_size")
         slots = w.get("jepa.enc.n_frames") // w.get("jepa.enc.tubelet_size")
         return interpolate_3d(table, (slots, side, side), grid)
-    return interpolate_2d(table, grid[1], grid[2], w.get("jepa_wm.enc.pos_interp"))
+    rule = w.get("jepa_wm.enc.pos_interp")
+    if rule == "trilinear_scale":
+        raise BundleError(
+            f"{w.bundle.path}: jepa_wm.enc.pos_interp = {rule} is for clips (sincos3d); wanted "
+            "size, offset0.1 or antialias"
+        )
+    return interpolate_2d(table, grid[1], grid[2], rule)
 
 
 def n_cls(w: Weights) -> int:

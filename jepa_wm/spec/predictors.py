@@ -29,7 +29,7 @@ def masked(
     Rows are the context, then the targets, in the caller's order (the references sort them by id
     and undo it, which attention does not see). ``pred`` [B,n_target,levels*out] predicts the
     encoder's tokens at the target ids; ``pred.context`` the context ones, where the bundle has
-    ``pred.proj_context``.
+    ``pred.proj_context``. Several blocks of targets or contexts are pairs run one by one.
 
     Args:
         w: The bundle.

@@ -8,6 +8,7 @@ from models.lewm_reference import unpack
 from spec.golden import bundle_of, distance, read
 
 from jepa_wm.bundle.reader import Bundle
+from jepa_wm.errors import BundleError
 from jepa_wm.spec import Inputs, run
 from jepa_wm.spec.ops import Weights
 from jepa_wm.spec.predictors import lewm
@@ -55,6 +56,13 @@ def test_separate_query_key_and_value_are_the_fused_ones(tmp_path):
     bundle = bundle_of(tmp_path, meta | {"jepa.enc.qkv_fused": False}, apart)
     case = cases["mask_index_4"]
     assert distance(run(bundle, _inputs("mask_index_4", case))["pred"], case["pred"]) < EXACT
+
+
+def test_a_rule_for_clips_does_not_resample_an_image(tmp_path):
+    meta, tensors, _ = read("ijepa")
+    bundle = bundle_of(tmp_path, meta | {"jepa_wm.enc.pos_interp": "trilinear_scale"}, tensors)
+    with pytest.raises(BundleError, match="pos_interp = trilinear_scale is for clips"):
+        run(bundle, Inputs(np.zeros((1, 3, 16, 16))))
 
 
 def test_an_encoded_clip_and_its_context_picked_afterwards(tmp_path):
