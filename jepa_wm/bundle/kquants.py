@@ -88,9 +88,8 @@ def _search_shifted(x: np.ndarray, top: int) -> tuple[np.ndarray, np.ndarray]:
     span = np.maximum(x.max(-1) - floor, _TINY)
     gap = _least_gap(np.sort(x, -1), span, top)
     trials = [((top + more) / span, -floor * (top + more) / span, _ANY) for more in _STRETCH]
-    for part in (1, 2):  # values on a grid: its step is the least gap, or a half of it
-        rate = part / gap
-        trials.append((rate, np.ceil(np.maximum(lowest, 0) * rate) - lowest * rate, _EXACT))
+    # values that lie on a grid: its step is their least gap
+    trials.append((1 / gap, np.ceil(np.maximum(lowest, 0) / gap) - lowest / gap, _EXACT))
     best = np.zeros(x.shape, np.float32)
     power = error = np.square(x).sum(-1)
     for rate, start, limit in trials:
@@ -174,7 +173,7 @@ def _search_signed(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     distances = np.sort(np.abs(x), -1)
     gap = _least_gap(np.concatenate([0 * distances[..., :1], distances], -1), span, 32)
     trials = [(sign * (32 + more) / span, _ANY) for more in _STRETCH]
-    trials += [(sign * part / gap, _EXACT) for part in (1, 2)]
+    trials.append((sign / gap, _EXACT))
     best = np.zeros(x.shape, np.float32)
     power = error = np.square(x).sum(-1)
     for rate, limit in trials:

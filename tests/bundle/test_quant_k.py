@@ -83,7 +83,17 @@ def test_the_layout_of_q6_k_is_what_the_decoder_reads():
 def test_the_error_is_no_larger_than_ggml_s(name, kind):
     values = sample(name)
     error = rms(there_and_back(values, kind) - values) / rms(values)
-    assert 0.2 * GGML[name, kind] < error <= GGML[name, kind], error
+    # few values make many grids fit: a coarse one for one group must not set the scale of all
+    limit = (0.95 if name == "sparse" else 1) * GGML[name, kind]
+    assert 0.2 * limit < error <= limit, error
+
+
+@KINDS
+def test_refitting_helps(monkeypatch, kind):
+    values = sample("normal")
+    after = rms(there_and_back(values, kind) - values)
+    monkeypatch.setattr("jepa_wm.bundle.kquants._MAX_ROUNDS", 0)
+    assert after < rms(there_and_back(values, kind) - values)
 
 
 @KINDS

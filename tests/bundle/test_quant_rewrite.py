@@ -5,7 +5,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from bundle.forge import BOOL, F32, F64, I32, U8, U64, Forge, array, packed
+from bundle.forge import BOOL, F32, F64, I32, U8, U64, Entry, Forge, array, packed
 from bundle.tiny import TINY_LEWM, random_tensors, write_tiny
 
 from jepa_wm.bundle.header import parse_header
@@ -71,7 +71,8 @@ def test_each_type_gives_what_the_writer_gives(mixed, tmp_path, file_type):
 
 
 @pytest.mark.parametrize("file_type", FILE_TYPES)
-def test_the_report_is_what_the_file_holds(mixed, tmp_path, file_type):
+def test_the_report_is_what_the_file_holds(mixed, tmp_path, monkeypatch, file_type):
+    monkeypatch.setattr("jepa_wm.bundle.rewrite._GROUP", 1 << 13)  # several groups a tensor
     told = []
     done = rewrite(mixed, tmp_path / "out.gguf", Recipe(file_type), told.append)
     assert tuple(told) == done.changes
@@ -123,29 +124,44 @@ def test_metadata_is_kept_bit_for_bit(tmp_path):
 
 
 def test_version_alignment_leading_ones_and_foreign_tensors_are_kept(tmp_path):
-    forge = Forge.tiny(general__alignment=8)
+    forge = Forge.tiny(general__alignment=64)
     forge.version = 2
     forge.entry("enc.pos_embed").dims += [1]
     forge.entry("enc.blk.0.ffn_up.weight").dims += [1, 1]
-    foreign = forge.entry("enc.norm.bias")
-    forge.entries.append(
-        type(foreign)("acme.extra", [8], 0, forge.entries[-1].offset + 1024, foreign.data)
-    )
+    forge.entries.append(Entry("acme.extra", [9], 0, 0, np.ones(9, "f4").tobytes()))
+    offset = 0
+    for entry in forge.entries:
+        entry.offset, offset = offset, offset + -(-len(entry.data) // 64) * 64
     forge.pairs["acme.fill"] = packed("x")
-    forge.pairs["acme.fill"] = packed("x" * (1 + -len(forge.header()) % 32))  # the forge pads to 32
+    forge.pairs["acme.fill"] = packed("x" * (1 + -len(forge.header()) % 64))  # data follows at once
     path = forge.write(tmp_path / "in.gguf")
     bundle = Bundle.open(path)
     rewrite(bundle, tmp_path / "out.gguf", Recipe("f16"))
     raw = (tmp_path / "out.gguf").read_bytes()
     with open(tmp_path / "out.gguf", "rb") as file:
         header = parse_header(file, len(raw))
-    assert (header.version, header.alignment) == (2, 8) and header.end == len(raw)
+    assert (header.version, header.alignment) == (2, 64) and len(raw) % 64 == 0
+    starts = [tensor.start for tensor in header.tensors.values()]
+    ends = [tensor.start + tensor.n_bytes for tensor in header.tensors.values()]
+    assert starts[1:] == [-(-end // 64) * 64 for end in ends[:-1]]
     assert header.tensors["enc.pos_embed"].shape == (1, 17, 8)
     assert header.tensors["enc.blk.0.ffn_up.weight"].shape == (1, 1, 16, 8)
     assert header.tensors["enc.blk.0.ffn_up.weight"].type_name == "F16"
     again = Bundle.open(tmp_path / "out.gguf")
     for name in ("acme.extra", "enc.pos_embed"):
         assert np.array_equal(again.encoded(name).data, bundle.encoded(name).data)
+
+
+def test_somebody_else_s_tensors_are_left_even_when_all_become_f32(tmp_path):
+    tensors = random_tensors(TINY_LEWM)
+    write_bundle(tmp_path / "h.gguf", TINY_LEWM, tensors, "f16")
+    half = Bundle.open(tmp_path / "h.gguf").encoded("enc.blk.0.ffn_up.weight")
+    write_bundle(tmp_path / "in.gguf", TINY_LEWM, tensors | {"acme.extra.weight": half}, "f16")
+    rewrite(Bundle.open(tmp_path / "in.gguf"), tmp_path / "out.gguf", Recipe("f32"))
+    found = Bundle.open(tmp_path / "out.gguf")
+    assert {name for name in found.names() if found.type_name(name) != "F32"} == {
+        "acme.extra.weight"
+    }
 
 
 @pytest.mark.parametrize("file_type", ["q8_0", "q4_k", "f16"])
