@@ -254,6 +254,23 @@ def test_transformers_encoder(from_hf, shards):
 
 
 @pytest.mark.reference
+@pytest.mark.parametrize(("width", "pred_width"), [(128, 64), (160, 64), (48, 52), (44, 24)])
+def test_head_widths(from_hf, width, pred_width):
+    """64 and 80 of the published encoders, 32 of their predictor; 24, 26, 22 and 12."""
+    reference = hf_model(hidden_size=width, pred_hidden_size=pred_width)
+    model, _ = from_hf(reference)
+    pixels, seen = draw("clip", (1, 4, 3, SIDE, SIDE)), torch.arange(20)[None]
+    with torch.no_grad():
+        output = reference(pixels, context_mask=[seen], target_mask=[seen + 12])
+    predicted = model.predict(pixels, seen, seen + 12, whole_clip=True).target
+    errors = (
+        difference(model.encode(pixels), output.last_hidden_state),
+        difference(predicted, output.predictor_output.last_hidden_state),
+    )
+    assert max(errors) < EXACT, f"{width}, {pred_width}: {errors}"
+
+
+@pytest.mark.reference
 def test_transformers_predictor(from_hf):
     """Own ids for each clip, unordered and overlapping; whole clips; all against all."""
     reference = hf_model()
