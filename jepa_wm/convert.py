@@ -82,7 +82,8 @@ def convert(
     try:
         meta, tensors = family.convert(source, given)
     except ConversionError as error:
-        raise ConversionError(f"{src}: {error}") from error
+        where = src if reading.head is None else f"{src} with the head of {reading.head}"
+        raise ConversionError(f"{where}: {error}") from error
     general = {"general.name": _title(src)} | _licence(local)
     origin = {
         "jepa_wm.source.sha256": _hash(source),
