@@ -96,12 +96,13 @@ def type_name(type_id: int) -> str:
     return f"type {type_id}" if known is None else known.name
 
 
-def parse_header(file: BinaryIO, size: int) -> Header:
+def parse_header(file: BinaryIO, size: int, values: dict[str, Any] | None = None) -> Header:
     """Read and check the header of a GGUF file.
 
     Args:
         file: Binary file at its start.
         size: Its length in bytes.
+        values: Filled with the metadata as it is read: what there was before a fault.
 
     Raises:
         BundleError: the bytes cannot be followed any further (the text says where and why; no
@@ -115,7 +116,8 @@ def parse_header(file: BinaryIO, size: int) -> Header:
     cursor.check_count(n_pairs, _MIN_PAIR, MAX_PAIRS, "metadata pairs")
     cursor.check_count(n_tensors, _MIN_TENSOR, MAX_TENSORS, "tensors")
     faults: list[str] = []
-    values, spans = _pairs(cursor, n_pairs, faults)
+    values = {} if values is None else values
+    spans = _pairs(cursor, n_pairs, values, faults)
     alignment = values.get("general.alignment", 32)
     if type(alignment) is not int or not 8 <= alignment <= 65_536 or alignment & (alignment - 1):
         shown = printable(alignment, 40)
@@ -221,9 +223,8 @@ def _magic_fault(magic: bytes) -> str:
 
 
 def _pairs(
-    cursor: _Cursor, n: int, faults: list[str]
-) -> tuple[dict[str, Any], dict[str, tuple[int, int]]]:
-    values: dict[str, Any] = {}
+    cursor: _Cursor, n: int, values: dict[str, Any], faults: list[str]
+) -> dict[str, tuple[int, int]]:
     spans: dict[str, tuple[int, int]] = {}
     for at in range(n):
         start = cursor.position
@@ -234,7 +235,7 @@ def _pairs(
             faults.append(f"key {printable(key)} is stored twice")
         values[key] = _value(cursor, key)
         spans[key] = start, cursor.position
-    return values, spans
+    return spans
 
 
 def _value(cursor: _Cursor, key: str) -> Any:

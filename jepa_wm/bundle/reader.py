@@ -12,6 +12,7 @@ import stat
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
 from types import MappingProxyType
@@ -80,26 +81,14 @@ class Bundle:
                 wrong or missing keys, tensors missing, misshapen, misplaced or not of this model.
             ConfigError: a name on the hub that cannot be fetched.
         """
-        path = resolve(path, one_file=True)
-        with _opened(path) as (file, identity):
-            size = os.fstat(file.fileno()).st_size
-            try:
-                header = parse_header(file, size)
-            except BundleError as error:
-                raise bundle_error(path, [str(error)]) from error
-            meta, faults = check_meta(header.values)
-            faults = [*header.faults, *faults]
-            stored = {name: tensor.shape for name, tensor in header.tensors.items()}
-            shapes: dict[str, tuple[int, ...]] = {}
-            if meta.get("general.architecture") == "jepa":
-                shapes, tensor_errors = tensor_faults(meta, stored)
-                faults += tensor_errors + _operand_faults(header.tensors, shapes)
-            if faults:
-                raise bundle_error(path, faults)
-            bundle = cls(path, header, meta, {**stored, **shapes}, identity)
-            bundle.notes = tuple(_trailing(file, header, size))
+        found = examine(resolve(path, one_file=True))
+        if found.header is None or found.faults:
+            raise bundle_error(found.path, found.faults)
+        shapes = {name: stored.shape for name, stored in found.header.tensors.items()}
+        bundle = cls(found.path, found.header, found.meta, shapes | found.shapes, found.identity)
+        bundle.notes = found.notes
         for note in bundle.notes:
-            warnings.warn(f"{printable(path)}: {note}", stacklevel=2)
+            warnings.warn(f"{printable(found.path)}: {note}", stacklevel=2)
         return bundle
 
     def get(self, key: str) -> Any:
@@ -183,6 +172,53 @@ class Bundle:
     def _check_unchanged(self, identity: tuple) -> None:
         if identity != self._identity:
             raise bundle_error(self.path, ["has changed since it was opened; open it again"])
+
+
+@dataclass(frozen=True)
+class Examined:
+    """A file read as far as it goes.
+
+    Attributes:
+        path: The file.
+        header: Its container, or None where that is broken.
+        meta: Keys with checked values, or, where the container is broken, what was read before.
+        shapes: Shapes of the tensors the schema knows, as it writes them.
+        faults: Everything wrong with it; none if it is a bundle.
+        notes: Harmless oddities.
+        identity: Tells whether the file is still the same.
+    """
+
+    path: Path
+    header: Header | None
+    meta: dict[str, Any]
+    shapes: dict[str, tuple[int, ...]]
+    faults: tuple[str, ...]
+    notes: tuple[str, ...]
+    identity: tuple
+
+
+def examine(path: Path) -> Examined:
+    """Read and check all of a file but the weights' values, and say everything that is wrong.
+
+    Raises:
+        BundleError: it cannot be opened at all.
+    """
+    with _opened(path) as (file, identity):
+        size = os.fstat(file.fileno()).st_size
+        values: dict[str, Any] = {}
+        try:
+            header = parse_header(file, size, values)
+        except BundleError as error:
+            return Examined(path, None, values, {}, (str(error),), (), identity)
+        meta, faults = check_meta(header.values)
+        faults = [*header.faults, *faults]
+        shapes: dict[str, tuple[int, ...]] = {}
+        if meta.get("general.architecture") == "jepa":
+            stored = {name: tensor.shape for name, tensor in header.tensors.items()}
+            shapes, tensor_errors = tensor_faults(meta, stored)
+            faults += tensor_errors + _operand_faults(header.tensors, shapes)
+        notes = () if faults else tuple(_trailing(file, header, size))
+    return Examined(path, header, meta, shapes, tuple(faults), notes, identity)
 
 
 def find_bundle(name_or_path: str | Path) -> Path:
