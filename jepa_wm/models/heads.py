@@ -89,6 +89,19 @@ class LinearClassifier(nn.Module):
         return self.cls(tokens[:, 0] if self.cls_token else mean)
 
 
+def top_classes(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Return probabilities, float32 [..,k], and indices, int64 [..,k], of the likeliest classes.
+
+    Best first; of equal logits the lower index comes first. The softmax runs over all classes.
+
+    Args:
+        logits: float [..,n_classes].
+        k: How many; all where there are fewer.
+    """
+    order = logits.float().sort(stable=True, dim=-1, descending=True).indices[..., :k]
+    return logits.float().softmax(-1).gather(-1, order), order
+
+
 def build_head(bundle: Bundle) -> AttentivePool | LinearClassifier | None:
     """Build the head a bundle holds, if any."""
     kind, dim = bundle.get("jepa.head.kind"), bundle.get("jepa.enc.embed_dim")

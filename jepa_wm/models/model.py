@@ -153,9 +153,12 @@ class Model(nn.Module):
         Raises:
             ValueError: the bundle has no head, or the frames are not pictures.
         """
+        return self.classify_pixels(self.pixels(frames))
+
+    def classify_pixels(self, pixels: Tensor) -> Tensor:
+        """Return the logits of preprocessed pixels float [..,C,h,w] or [..,T,C,h,w]."""
         if self.head is None:
             raise ValueError("this bundle has no classifier (jepa.head.kind = none)")
-        pixels = self.pixels(frames)
         axes = 4 if self.enc.config.takes_clips else 3
         tokens = self.enc(self._input(pixels.reshape(-1, *pixels.shape[-axes:])))
         logits = self.head(tokens).float()
