@@ -66,7 +66,8 @@ def _encode(blocks: np.ndarray, kind: GGMLQuantizationType) -> np.ndarray:
 def _fit_shifted(x: np.ndarray, top: int) -> Fit:
     """Return d, dmin [n], scales, mins [n, 8] and codes [n, 8, 32] of groups [n, 8, 32]."""
     codes, step = _search_shifted(x, top)
-    is_free = step * codes.mean(-1) > x.mean(-1)  # a minimum above 0 can make up for the scale
+    # a minimum well above 0 can move to make up for the scale; one at 0 cannot
+    is_free = step * codes.mean(-1) - x.mean(-1) > step
     weights = np.where(is_free, codes.var(-1), np.square(codes).mean(-1))
     d, scales = _share(step[..., None], weights, 63)
     step = d[:, None] * scales
