@@ -296,8 +296,8 @@ except ConfigError as error:
 
 def test_a_source_is_converted_from_its_name(fresh, hub, tmp_path):
     card = b"---\nlicense: mit\n---\n"
-    head = {"head.weight": torch.ones(2, 2)}
-    hub.repos["o/vit-s"] = {"model.safetensors": save(state() | head), "README.md": card}
+    extra = {"pooler.dense.weight": torch.ones(2, 2)}
+    hub.repos["o/vit-s"] = {"model.safetensors": save(state() | extra), "README.md": card}
     settings = [part for pair in GIVEN for part in ("--set", pair)]
     done = fresh("-c", CONVERT, "--family", "hfvit", "--src", "hf://o/vit-s@v2", *settings)
     assert done.returncode == 0, done.stderr
