@@ -9,6 +9,7 @@ from bundle.forge import Forge, packed
 from bundle.tiny import write_tiny
 
 from jepa_wm import info
+from jepa_wm.errors import BundleError
 
 QKV = "enc.blk.0.attn_qkv.weight"
 
@@ -77,3 +78,88 @@ def test_a_bad_file_is_one_line_and_a_failing_exit(tmp_path, raw, words):
     assert done.returncode == 1 and done.stdout == ""
     assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
     assert words in done.stderr and str(path) in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "can"),
+    [
+        ("hfvit", {}, {"embed": "images 16x16, 32 numbers (cls)"}),
+        ("ijepa", {}, {"embed": "images 16x16, 64", "predict": "hidden patches, 64 numbers"}),
+        ("vjepa", {}, {"embed": "clips 4x16x16 (a still picture is repeated 4", "predict": "64"}),
+        ("vjepa2", {}, {"embed": "clips 4x16x16", "predict": "64", "classify": "5 classes, with"}),
+        ("vjepa2", {"jepa.head.labels": None}, {"embed": "clips", "predict": "hidden",
+                                                "classify": "5 classes, without labels"}),
+        ("vjepa2_1", {}, {"embed": "(a still picture is one frame)", "predict": "48 numbers"}),
+        ("levjepa", {}, {"embed": "clips 3x16x16 (a still picture is repeated 3 times)"}),
+        ("lewm", {}, {"embed": "(projected)", "plan": "actions of 10 numbers"}),
+    ],
+)  # fmt: skip
+def test_it_says_what_the_model_can_do(family, changes, can, tiny, capsys):
+    path = tiny(family, **changes)
+    found = json.loads(run(capsys, path, "--json"))["can"]
+    assert found.keys() == can.keys()
+    assert all(words in found[name] for name, words in can.items()), found
+    text = run(capsys, path)
+    assert "what it can do" in text and all(what in text for what in found.values())
+
+
+def test_what_cannot_be_loaded_can_do_nothing(tiny, tmp_path, capsys):
+    forged = Forge.tiny()
+    forged.entry(QKV).kind = 77
+    unknown = run(capsys, forged.write(tmp_path / "x.gguf"))
+    assert f"nothing    tensor {QKV} has the type type 77" in unknown
+    other_graph = tiny("hfvit", **{"jepa.enc.tubelet_size": 2, "jepa.enc.n_frames": 2})
+    assert (
+        "jepa.enc.tubelet_size = 2"
+        in json.loads(run(capsys, other_graph, "--json"))["can"]["nothing"]
+    )
+
+
+def broken_run(capsys, path, *options):
+    with pytest.raises(BundleError) as error:
+        info.main([str(path), *options])
+    said = str(error.value)
+    assert str(path) in said and "\n" not in said
+    return capsys.readouterr().out, said
+
+
+def test_a_cut_file_still_says_what_it_is(tiny, capsys):
+    path = tiny("vjepa2")
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    out, error = broken_run(capsys, path)
+    listed = [line for line in out.splitlines() if "the file has" in line]
+    assert f"what is wrong: {len(listed)}" in out and len(listed) > 20
+    assert f"{len(listed)} faults, the first: {listed[0].strip()}" in error
+    assert "family       vjepa2" in out and "jepa.enc.embed_dim               64" in out
+    assert "can do" not in out
+
+
+def test_a_file_cut_in_its_header_says_what_was_read(tiny, capsys):
+    path = tiny("vjepa2")
+    whole = path.read_bytes()
+    path.write_bytes(whole[: whole.index(b"jepa.pred.kind")] + bytes(4000))
+    out, error = broken_run(capsys, path)
+    assert "jepa.enc.n_layer" in out and "jepa.pred" not in out
+    assert "what is wrong: 1" in out and error.removeprefix(f"{path}: ") in out
+
+
+def test_every_fault_is_listed_with_the_value_that_was_found(tmp_path, capsys):
+    forged = Forge.tiny(jepa__enc__n_head=3, jepa__enc__act="tanh", general__name="\x1b[2Jred")
+    del forged.pairs["jepa.pred.n_layer"]
+    path = forged.write(tmp_path / "x.gguf")
+    for options in ((), ("--json",)):
+        out, error = broken_run(capsys, path, *options)
+        assert out.replace("\n", "").isprintable()
+        for words in ("n_head 3", "tanh", "jepa.pred.n_layer is missing"):
+            assert words in out
+        assert "faults, the first: " in error
+    found = json.loads(out)
+    assert len(found["faults"]) >= 3
+    assert found["sections"]["encoder"]["jepa.enc.act"] == {"value": "tanh", "stored": True}
+
+
+def test_another_architecture_is_no_bundle_but_is_described(tmp_path, capsys):
+    path = Forge.tiny(general__architecture="llama").write(tmp_path / "x.gguf")
+    out, error = broken_run(capsys, path)
+    assert "wanted 'jepa'" in error and "general.architecture" in out
