@@ -69,12 +69,13 @@ def _fit_shifted(x: np.ndarray, top: int) -> Fit:
     # a minimum well above 0 can move to make up for the scale; one at 0 cannot
     is_free = step * codes.mean(-1) - x.mean(-1) > step
     weights = np.where(is_free, codes.var(-1), np.square(codes).mean(-1))
-    d, scales = _share(step[..., None], weights, 63)
+    d, scales = _share(step[None], weights, 63)
     step = d[:, None] * scales
     low = step * codes.mean(-1) - x.mean(-1)
-    low = np.maximum(low, 0)[..., None]
-    lifted = low + step[..., None] * np.array(_OFFSETS, np.float32)
-    least, most = (bound[..., None] + _OFFSETS for bound in (codes.min(-1), codes.max(-1)))
+    low = np.maximum(low, 0)
+    offsets = np.array(_OFFSETS, np.float32)[:, None, None]
+    lifted = low + step * offsets
+    least, most = codes.min(-1) + offsets, codes.max(-1) + offsets
     lifted = np.where((lifted >= 0) & (least >= 0) & (most <= top), lifted, low)
     dmin, mins = _share(lifted, np.ones_like(step), 63)
     codes = _codes_shifted(x, d[:, None] * scales, dmin[:, None] * mins, top)
@@ -160,7 +161,7 @@ def _value_shifted(fit: Fit) -> np.ndarray:
 def _fit_signed(x: np.ndarray) -> Fit:
     """Return d [n], scales [n, 16] and codes [n, 16, 16] of groups [n, 16, 16]."""
     codes, step = _search_signed(x)
-    d, scales = _share(step[..., None], np.square(codes).sum(-1), 128)
+    d, scales = _share(step[None], np.square(codes).sum(-1), 128)
     best = d, scales, _codes_signed(x, d[:, None] * scales)
     return _improve(x, best, lambda fit: _refit_signed(x, fit), _value_signed)
 
@@ -225,30 +226,32 @@ def _share(options: np.ndarray, weights: np.ndarray, top: int) -> tuple[np.ndarr
     (step - unit * integer)^2. Integers are 0..63, or -128..127 for ``top`` 128.
 
     Args:
-        options: [n, groups, options], the steps a group could take; the first is the plain one.
+        options: [options, n, groups], the steps a group could take; the first is the plain one.
         weights: [n, groups].
         top: 63 or 128.
     """
     lowest, highest = (-128, 127) if top == 128 else (0, top)
-    at = np.abs(options[..., 0]).argmax(-1)
-    tops = options[np.arange(len(at)), at]  # [n, options]
-    unit, integers = np.zeros_like(tops[:, 0]), np.zeros_like(options[..., 0])
-    error = (weights * np.square(options[..., 0])).sum(-1)
+    at = np.abs(options[0]).argmax(-1)
+    peaks = options[:, np.arange(len(at)), at]  # [options, n]
+
+    def rounded(unit: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        near = options * (1 / _safe(unit))[:, None]
+        np.rint(near, out=near)
+        np.clip(near, lowest, highest, out=near)
+        return near, np.square(near * unit[:, None] - options)
+
+    unit = np.zeros_like(peaks[0])
+    error = (weights * np.square(options).min(0)).sum(-1)
     counts = [*range(highest, top // 2 - 1, -1)]
     counts += [-k for k in range(top, top // 2 - 1, -1)] if lowest < 0 else []
-    for k, peak in product(counts, tops.T):
+    for k, peak in product(counts, peaks):
         half = _half(peak / k)
-        rate = 1 / _safe(half)[:, None, None]
-        near = np.clip(np.rint(options * rate), lowest, highest)
-        rest = np.square(half[:, None, None] * near - options)
-        nearest = rest.argmin(-1)[..., None]
-        found = (weights * np.take_along_axis(rest, nearest, -1)[..., 0]).sum(-1)
+        found = (weights * rounded(half)[1].min(0)).sum(-1)
         better = found < error
         error = np.where(better, found, error)
         unit = np.where(better, half, unit)
-        picked = np.take_along_axis(near, nearest, -1)[..., 0]
-        integers = np.where(better[:, None], picked, integers)
-    return unit, integers
+    near, loss = rounded(unit)
+    return unit, np.take_along_axis(near, loss.argmin(0)[None], 0)[0]
 
 
 def _least_gap(ordered: np.ndarray, span: np.ndarray, top: int) -> np.ndarray:
