@@ -82,6 +82,8 @@ def _embedded(
     )
     unit = "clip" if shown.as_clip else "image"
     for name, z in tqdm(rows, total=shown.count, unit=unit, disable=None):  # off where piped
+        if not z.isfinite().all():
+            raise ConfigError(f"{name}: gives NaN or infinity; run it with --dtype float32")
         yield name, z.cpu().numpy()
 
 

@@ -187,7 +187,10 @@ def _predict(
         ]
     except ValueError as error:
         raise ConfigError(f"{bundle.path}: {error}") from error
-    return torch.cat(parts, 1)
+    predicted = torch.cat(parts, 1)
+    if not predicted.isfinite().all():
+        raise ConfigError(f"{bundle.path}: gives NaN or infinity; run it with --dtype float32")
+    return predicted
 
 
 def _compare(

@@ -13,11 +13,15 @@ from PIL import Image
 
 import jepa_wm
 from jepa_wm import embed
+from jepa_wm.bundle.writer import write_bundle
 from jepa_wm.errors import BundleError, ConfigError
 from jepa_wm.media import tables
 from jepa_wm.models import batching
 from jepa_wm.runtime import command
 from jepa_wm.viz.video import write_video
+
+from bundle.tiny import random_tensors  # isort: skip
+from conftest import TINY  # isort: skip
 
 
 def noise(*shape, seed=0):
@@ -205,6 +209,18 @@ def test_an_impossible_output_is_refused_before_anything_is_read(out, words, tin
     (tmp_path / "in.png").write_bytes(b"broken, and never looked into")
     with pytest.raises((ConfigError, BundleError), match=words):
         run(tiny("hfvit"), tmp_path / "in.png", "--out", tmp_path / out)
+
+
+def test_numbers_that_are_none_are_refused(folder, tmp_path):
+    """In half precision a model can overflow; its features would be worthless."""
+    meta = TINY["hfvit"]
+    tensors = random_tensors(meta, 0)
+    tensors["enc.patch_embed.weight"] = tensors["enc.patch_embed.weight"] * 1e6
+    path = write_bundle(tmp_path / "loud.gguf", meta, tensors)
+    run(path, folder, "--out", tmp_path / "x.npy")
+    with pytest.raises(ConfigError, match=r"0\.png: gives NaN or infinity; .*float32"):
+        run(path, folder, "--dtype", "float16", "--out", tmp_path / "y.npy")
+    assert not (tmp_path / "y.npy").exists()
 
 
 def test_an_older_result_survives_a_failure(tiny, folder, tmp_path):
