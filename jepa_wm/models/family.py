@@ -27,7 +27,7 @@ class Family:
     Attributes:
         name: The bundle's ``jepa.family``.
         anchors: Source tensor names by which a state dict of this family is found in a checkpoint.
-        build: Bundle -> model with weights loaded, float32 on the CPU.
+        build: Bundle -> model whose parameters are still empty; ``load`` fills them.
         convert: (source, keys given by the user) -> (metadata, tensors) of a bundle; raises
             ``ConversionError``.
         default_entry: Entry to convert when a file holds several different models and the user
@@ -100,6 +100,20 @@ def read_fields(config: Mapping[str, Any], fields: Mapping[str, tuple[str, ...]]
     if wrong:
         raise ConversionError("; ".join(wrong))
     return meta
+
+
+def read_ratio(config: Mapping[str, Any], name: str, width: int | None) -> int | None:
+    """Return a width times the ratio that a config states, None where either is not known.
+
+    Raises:
+        ConversionError: the ratio is no positive number.
+    """
+    ratio = config.get(name)
+    if ratio is None or width is None:
+        return None
+    if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 < ratio <= 1 << 20:
+        raise ConversionError(f"config.json: {name} is {ratio!r}, wanted a positive number")
+    return int(width * ratio)
 
 
 def refuse_keys(bundle: Bundle, allowed: Mapping[str, tuple[Any, ...]]) -> None:

@@ -18,7 +18,15 @@ from torch import Tensor
 
 from jepa_wm.bundle.reader import Bundle
 from jepa_wm.errors import ConversionError
-from jepa_wm.models.family import Converted, Family, Meta, read_fields, refuse_keys, settle
+from jepa_wm.models.family import (
+    Converted,
+    Family,
+    Meta,
+    read_fields,
+    read_ratio,
+    refuse_keys,
+    settle,
+)
 from jepa_wm.models.head_sources import take_head
 from jepa_wm.models.model import Model, build_encoder
 from jepa_wm.models.processor import preprocess_meta
@@ -244,8 +252,8 @@ def _config_meta(config: Mapping[str, Any], is_timm_layout: bool) -> Meta:
     if wrong:
         raise ConversionError(f"config.json: not representable: {', '.join(wrong)}")
     stated = read_fields(config, CONFIG_FIELDS)
-    if "mlp_ratio" in config and "jepa.enc.embed_dim" in stated:
-        ffn = int(stated["jepa.enc.embed_dim"] * config["mlp_ratio"])
+    ffn = read_ratio(config, "mlp_ratio", stated.get("jepa.enc.embed_dim"))
+    if ffn is not None:
         stated.setdefault("jepa.enc.ffn_dim", ffn)
     if is_timm_layout:
         stated.setdefault("jepa.enc.ln_eps", 1e-6)  # hard-coded in timm and lite_ssl

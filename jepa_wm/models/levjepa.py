@@ -14,7 +14,15 @@ from torch import Tensor
 from jepa_wm.bundle.reader import Bundle
 from jepa_wm.bundle.schema import IMAGENET_MEAN, IMAGENET_STD
 from jepa_wm.errors import ConversionError
-from jepa_wm.models.family import Converted, Family, Meta, read_fields, refuse_keys, settle
+from jepa_wm.models.family import (
+    Converted,
+    Family,
+    Meta,
+    read_fields,
+    read_ratio,
+    refuse_keys,
+    settle,
+)
 from jepa_wm.models.head_sources import take_head
 from jepa_wm.models.meta_layout import (
     ENCODER,
@@ -87,8 +95,8 @@ def _config_meta(config: Mapping[str, Any]) -> Meta:
     if wrong:
         raise ConversionError(f"config.json: not representable: {', '.join(wrong)}")
     stated = read_fields(config, CONFIG_FIELDS)
-    if isinstance(config.get("mlp_ratio"), int | float) and "jepa.enc.embed_dim" in stated:
-        stated["jepa.enc.ffn_dim"] = int(stated["jepa.enc.embed_dim"] * config["mlp_ratio"])
+    ffn = read_ratio(config, "mlp_ratio", stated.get("jepa.enc.embed_dim"))
+    stated |= {} if ffn is None else {"jepa.enc.ffn_dim": ffn}
     return stated
 
 

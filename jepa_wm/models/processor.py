@@ -19,6 +19,7 @@ NEEDED = (
     "jepa.pre.resample",
     "jepa.pre.resize_mode",
 )
+MAX_SIDE = 1 << 16  # px
 PIL_FILTERS = {2: "bilinear", 3: "bicubic", "bilinear": "bilinear", "bicubic": "bicubic"}
 
 
@@ -61,39 +62,54 @@ def _from_processor(processor: Mapping[str, Any]) -> Meta:
         )
     size, squash = _size(processor)
     crop = processor.get("crop_size") if processor.get("do_center_crop") else None
-    return {
-        "jepa.pre.mean": tuple(processor["image_mean"]) if "image_mean" in processor else None,
-        "jepa.pre.std": tuple(processor["image_std"]) if "image_std" in processor else None,
+    (rescale,) = _numbers([processor.get("rescale_factor", 1 / 255)], "rescale_factor")
+    names = {"jepa.pre.mean": "image_mean", "jepa.pre.std": "image_std"}
+    statistics = {k: _numbers(processor[n], n) for k, n in names.items() if processor.get(n)}
+    return statistics | {
         "jepa.pre.resize_short": size,
         "jepa.pre.crop": size if crop is None else _square(crop, "crop_size"),
         "jepa.pre.resample": _filter(processor.get("resample", 2)),
         "jepa.pre.resize_mode": "squash" if squash else "shortest_edge",
-        "jepa.pre.rescale": float(processor.get("rescale_factor", 1 / 255)),
+        "jepa.pre.rescale": rescale,
     }
+
+
+def _numbers(found: Any, name: str) -> tuple[float, ...]:
+    """Return a list of numbers as floats."""
+    is_list = isinstance(found, list | tuple)
+    if not is_list or not all(isinstance(x, int | float) and math.isfinite(x) for x in found):
+        raise ConversionError(f"preprocessor_config.json: {name} {found!r} is no list of numbers")
+    return tuple(float(x) for x in found)
+
+
+def _whole(found: Any, name: str) -> int:
+    """Return a number of pixels."""
+    if isinstance(found, bool) or not isinstance(found, int) or not 0 < found < MAX_SIDE:
+        raise ConversionError(f"preprocessor_config.json: {name} {found!r} is no number of pixels")
+    return found
 
 
 def _size(processor: Mapping[str, Any]) -> tuple[int, bool]:
     size = processor.get("size")
     kind = str(processor.get("image_processor_type") or processor.get("feature_extractor_type"))
-    if isinstance(
-        size, int
-    ):  # a bare number is a square for ViT's processor, a short side elsewhere
-        return size, kind.startswith("ViT")
+    if isinstance(size, int):
+        # a bare number is a square for ViT's processor, a short side elsewhere
+        return _whole(size, "size"), kind.startswith("ViT")
     if isinstance(size, Mapping) and "shortest_edge" in size:
-        return int(size["shortest_edge"]), False
+        return _whole(size["shortest_edge"], "size"), False
     return _square(size, "size"), True
 
 
 def _square(size: Any, name: str) -> int:
     if isinstance(size, int):
-        return size
+        return _whole(size, name)
     if isinstance(size, Mapping) and size.get("height") == size.get("width") and "height" in size:
-        return int(size["height"])
+        return _whole(size["height"], name)
     raise ConversionError(f"preprocessor_config.json: {name} {size!r} is not a square")
 
 
 def _filter(resample: Any) -> str:
-    if resample not in PIL_FILTERS:
+    if not isinstance(resample, int | str) or resample not in PIL_FILTERS:
         raise ConversionError(f"resampling filter {resample!r} is not bilinear or bicubic")
     return PIL_FILTERS[resample]
 

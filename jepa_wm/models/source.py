@@ -121,6 +121,9 @@ class Source:
             source_map: Target -> source names, see ``SourceMap``; the first that exists wins.
             n_layer: How often a ``{i}`` row is repeated.
             prefix: Put in front of every source name.
+
+        Raises:
+            ConversionError: single numbers, or rows to stack that are of several widths.
         """
         filled = {}
         for target, names in expand(source_map, n_layer):
@@ -129,9 +132,21 @@ class Source:
             if parts is None:
                 self.missing.append(f"{target} (from {' or '.join(o[0] for o in options)})")
             else:
-                taken = [self.take(p) for p in parts]
-                filled[target] = taken[0] if len(taken) == 1 else torch.cat(taken)
+                filled[target] = self._stacked(parts)
         return filled
+
+    def _stacked(self, parts: list[str]) -> Tensor:
+        """Take tensors and put their rows below each other."""
+        taken = [self.take(part) for part in parts]
+        single = [part for part, tensor in zip(parts, taken, strict=True) if not tensor.ndim]
+        if single:
+            raise ConversionError(f"{listed(single)} is a single number")
+        shapes = [list(tensor.shape) for tensor in taken]
+        if any(shape[1:] != shapes[0][1:] for shape in shapes):
+            raise ConversionError(
+                f"{listed(parts)}: shapes {', '.join(map(str, shapes))}, wanted rows of one width"
+            )
+        return taken[0] if len(taken) == 1 else torch.cat(taken)
 
     def finish(self, reasons: Mapping[str, str]) -> None:
         """Refuse if anything is missing or left over, here, in an opened part or in the head.

@@ -18,7 +18,15 @@ from jepa_wm.bundle.schema import IMAGENET_MEAN, IMAGENET_STD
 from jepa_wm.errors import ConversionError
 from jepa_wm.models import meta_layout, vjepa2_ac
 from jepa_wm.models.ac import ACConfig, ACPredictor
-from jepa_wm.models.family import Converted, Family, Meta, read_fields, refuse_keys, settle
+from jepa_wm.models.family import (
+    Converted,
+    Family,
+    Meta,
+    read_fields,
+    read_ratio,
+    refuse_keys,
+    settle,
+)
 from jepa_wm.models.head_sources import take_head
 from jepa_wm.models.masked import build_masked
 from jepa_wm.models.meta_layout import either
@@ -157,12 +165,19 @@ def _take_predictor(source: Source) -> tuple[str | None, dict[str, Tensor]]:
     tensors = predictor.fill(rows, predictor.layers(rows["pred.blk.{i}.ln1.*"]) or 1)
     predictor.skip(SKIP_PREDICTOR[kind])
     if kind == "masked":
-        if HF_MASK_TOKENS in predictor:
-            mask_tokens: Tensor | None = predictor.take(HF_MASK_TOKENS).flatten(0, -2)
-        else:
-            mask_tokens = meta_layout.stack_mask_tokens(predictor)
+        mask_tokens = _take_mask_tokens(predictor)
         tensors |= {} if mask_tokens is None else {"pred.mask_tokens": mask_tokens}
     return kind, tensors
+
+
+def _take_mask_tokens(predictor: Source) -> Tensor | None:
+    """Return mask tokens [n,D]: one tensor [n,1,1,D] in transformers, a tensor each else."""
+    if HF_MASK_TOKENS not in predictor:
+        return meta_layout.stack_mask_tokens(predictor)
+    tokens = predictor.take(HF_MASK_TOKENS)
+    if tokens.ndim != 4:
+        raise ConversionError(f"{HF_MASK_TOKENS} {list(tokens.shape)}, wanted [n,1,1,D]")
+    return tokens.flatten(0, 2)
 
 
 def _measure_predictor(kind: str | None, tensors: Mapping[str, Tensor]) -> Meta:
@@ -238,9 +253,8 @@ def _config_meta(config: Mapping[str, Any], kind: str | None) -> Meta:
         raise ConversionError(f"config.json: not representable: {', '.join(wrong)}")
     stated = read_fields(config, CONFIG_FIELDS | (PREDICTOR_FIELDS if kind == "masked" else {}))
     for part, ratio in RATIOS.items():
-        width = stated.get(f"jepa.{part}.embed_dim")
-        if width is not None and isinstance(config.get(ratio), int | float):
-            stated[f"jepa.{part}.ffn_dim"] = int(width * config[ratio])
+        ffn = read_ratio(config, ratio, stated.get(f"jepa.{part}.embed_dim"))
+        stated |= {} if ffn is None else {f"jepa.{part}.ffn_dim": ffn}
     return stated
 
 
@@ -264,8 +278,8 @@ def _recipe(source: Source, kind: str | None, img_size: int, given: Mapping[str,
             "image_mean": IMAGENET_MEAN,
             "image_std": IMAGENET_STD,
         }
-        short = {"shortest_edge": int(crop * 256 / 224)} if isinstance(crop, int) else {}
-        processor = {**defaults, **processor, "size": short}
+        short = int(crop * 256 / 224) if isinstance(crop, int) else crop
+        processor = {**defaults, **processor, "size": {"shortest_edge": short}}
     return preprocess_meta(processor, {}, given)
 
 

@@ -37,8 +37,8 @@ def measure(tensors: Mapping[str, Tensor]) -> Meta:
     return {
         "jepa.pred.embed_dim": tensors["pred.norm.weight"].shape[0],
         "jepa.pred.out_dim": tensors["pred.proj.weight"].shape[0],
-        "jepa.pred.action_dim": tensors["pred.action_embed.weight"].shape[1],
-        "jepa.pred.state_dim": tensors["pred.state_embed.weight"].shape[1],
+        "jepa.pred.action_dim": tensors["pred.action_embed.weight"].shape[-1],
+        "jepa.pred.state_dim": tensors["pred.state_embed.weight"].shape[-1],
         "jepa.pred.n_cond_tokens": 2,
         **measure_blocks(tensors, "pred"),
     }

@@ -24,7 +24,7 @@ from jepa_wm.bundle.reader import Bundle
 from jepa_wm.bundle.rules import check_meta
 from jepa_wm.bundle.templates import tensor_faults
 from jepa_wm.convert import Reading, convert, main
-from jepa_wm.errors import ConversionError
+from jepa_wm.errors import ConversionError, JepaError
 from jepa_wm.models import load, masked, vit, vjepa2
 from jepa_wm.models.rope import Rope, grid_positions
 from jepa_wm.models.source import Source
@@ -351,6 +351,7 @@ def test_size_in_the_processor_is_ignored_as_transformers_does(from_hf):
         ({"qkv_bias": False}, "qkv_bias false"),
         ({"model_type": "vjepa3"}, "model_type 'vjepa3'"),
         ({"num_hidden_layers": 3}, "n_layer is 2 by the tensors, but 3 is stated"),
+        ({"mlp_ratio": -1}, "mlp_ratio is -1, wanted a positive number"),
         ({"mlp_ratio": 4}, "enc.ffn_dim is 68 by the tensors, but 160"),
         ({"pred_mlp_ratio": 4}, "pred.ffn_dim is 54 by the tensors, but 144"),
         ({"pred_num_mask_tokens": 10}, "n_mask_tokens is 3 by the tensors"),
@@ -426,6 +427,57 @@ STRANGERS = [
 def test_what_does_not_belong_here_is_refused(to_model, encoder, predictor, match):
     with pytest.raises(ConversionError, match=match):
         to_model(authors_file(ENCODER | encoder, MASKED | predictor))
+
+
+FORGED = [
+    ("enc", "patch_embed.proj.weight", (), "none of clips"),
+    ("enc", "norm.weight", (), "norm.weight is a single number"),
+    ("enc", "blocks.0.mlp.fc1.weight", (0, 40), "ffn_dim is int 0"),
+    ("enc", "blocks.1.attn.qkv.weight", (119, 40), r"attn_qkv\.weight has shape \[119, 40\]"),
+    ("pred", "mask_tokens.1", (1, 1, 41), "mask tokens are 40, 41, 40 wide"),
+    ("pred", "predictor_norm.weight", (), "predictor_norm.weight is a single number"),
+]
+
+
+@pytest.mark.parametrize(("part", "name", "shape", "match"), FORGED)
+def test_forged_shapes_are_refused_in_one_line(to_model, part, name, shape, match):
+    encoder, predictor = dict(ENCODER), dict(MASKED)
+    (encoder if part == "enc" else predictor)[name] = torch.zeros(shape)
+    with pytest.raises(JepaError, match=match) as caught:
+        to_model(authors_file(encoder, predictor))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.reference
+def test_forged_shapes_of_transformers_are_refused(from_hf):
+    for name, shape, match in (
+        ("encoder.layer.0.attention.key.weight", (40, 41), r"\[40, 40\], \[40, 41\], \[40, 40\]"),
+        ("encoder.layer.1.attention.value.bias", (), "value.bias is a single number"),
+        ("predictor.embeddings.mask_tokens", (3, 36), r"wanted \[n,1,1,D\]"),
+    ):
+        reference = hf_model()
+        owner, _, last = name.rpartition(".")
+        setattr(reference.get_submodule(owner), last, torch.nn.Parameter(torch.zeros(shape)))
+        with pytest.raises(ConversionError, match=match):
+            from_hf(reference)
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"crop_size": {"height": -4, "width": -4}}, "-4 is no number of pixels"),
+        ({"crop_size": {"height": 16, "width": 20}}, "not a square"),
+        ({"image_mean": 0.5}, "image_mean 0.5 is no list of numbers"),
+        ({"image_std": None}, r"--set jepa\.pre\.std="),
+        ({"resample": [2]}, r"filter \[2\]"),
+        ({"rescale_factor": "x"}, "rescale_factor"),
+        ({"do_rescale": False}, "do_rescale false"),
+    ],
+)
+def test_a_processor_that_makes_no_sense_is_refused(from_hf, change, match):
+    with pytest.raises(ConversionError, match=match):
+        from_hf(hf_model(), processor=HF_PROCESSOR | change)
 
 
 def test_missing_tensors_are_all_listed(to_model):
