@@ -3,6 +3,7 @@
 import json
 import socket
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ import torch
 from jepa_wm.bundle.quant import FILE_TYPES
 from jepa_wm.bundle.reader import Bundle
 from jepa_wm.convert import convert, main, parse_settings
-from jepa_wm.errors import ConversionError
+from jepa_wm.errors import BundleError, ConversionError
 from jepa_wm.models import FAMILIES
 from jepa_wm.models.checkpoint import open_source
 from jepa_wm.runtime import command
@@ -211,6 +212,21 @@ def test_a_head_nobody_uses_is_refused(saved, tmp_path):
     head = saved({"classifiers": [{"module.probe.weight": torch.ones(2, D)}]}, "probe.tar")
     with pytest.raises(ConversionError, match=r"given as head.*1 left over: head: probe\.w"):
         run(saved(state()), tmp_path / "x.gguf", "--head", str(head))
+    assert not (tmp_path / "x.gguf").exists()
+
+
+def test_what_other_readers_cannot_hold_is_not_written(saved, tmp_path, monkeypatch):
+    """A C reader has 64 bytes for a name with its closing zero, and four dimensions."""
+    odd = {"x" * 64: torch.ones(1), "deep": torch.ones(1, 1, 1, 1, 2)}
+
+    def too_much(source, given):
+        meta, tensors = FAMILIES["hfvit"].convert(source, given)
+        return meta, tensors | odd
+
+    family = replace(FAMILIES["hfvit"], name="odd", convert=too_much)
+    monkeypatch.setitem(FAMILIES, "odd", family)
+    with pytest.raises(BundleError, match=r"xxx has 64 bytes.*\[1, 1, 1, 1, 2\], wanted 1 to 4"):
+        convert("odd", saved(state()), tmp_path / "x.gguf", "f32", parse_settings(GIVEN))
     assert not (tmp_path / "x.gguf").exists()
 
 
