@@ -57,8 +57,8 @@ class ReachWorlds:
     The state of a world is float64 [10]: x, y, z of the end effector (metres; x away from the base,
     y to the left, z up from the table), its extrinsic xyz Euler angles (radians; zero points the
     gripper straight down), gripper closedness (0 open, 1 closed), x, y of the block's centre
-    (metres) and its angle (radians, wrapped to half a turn either way). There are no velocities: at 4 steps a second everything has
-    come to rest between steps.
+    (metres) and its angle (radians, within half a turn either way). There are no velocities: at 4
+    steps a second everything has come to rest between steps.
 
     Args:
         count: Number of worlds N, at least 1.
