@@ -138,6 +138,19 @@ def test_each_setting_shows_in_the_authors_numbers(to_model, key, value):
         assert difference(model.pred(z, context, target).target, predicted) > FAR
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_smaller_dtypes_keep_the_direction(to_model, dtype):
+    _, bundle = to_model()
+    model = load(bundle, CPU, dtype)
+    (context,), (target,) = ids_of("one_one")
+    pixels = ARRAYS["all/pixels"].float()
+    found = model.predict(pixels, context, target).target
+    wanted = ((ARRAYS["all/tokens"], model.encode(pixels)), (ARRAYS["one_one/predicted"], found))
+    for exact, near in wanted:
+        worst = torch.cosine_similarity(near.mean(1), exact.mean(1), -1).min().item()
+        assert worst >= 0.999, f"cosine {worst:.6f}"
+
+
 def test_tables_are_stored_as_they_are(to_model):
     _, bundle = to_model()
     assert torch.equal(bundle.tensor("enc.pos_embed"), WEIGHTS["encoder.pos_embed"][0])

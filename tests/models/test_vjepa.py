@@ -95,9 +95,10 @@ def test_the_authors_predictions(to_model, i):
 
 def test_the_second_mask_token_is_the_default(to_model):
     model, _ = to_model()
-    context, target, _, _ = pair(0)
+    context, target, z, _ = pair(0)
     found = model.predict(ARRAYS["native/pixels"].float(), context, target).target
     assert difference(found, ARRAYS["alone/predicted"]) < RELATIVE
+    assert difference(model.pred(z, context, target).target, ARRAYS["alone/predicted"]) < RELATIVE
 
 
 @pytest.mark.parametrize("quirk", ["", *QUIRKS_OF_BLOCKS, *QUIRKS_OF_CONTEXTS])
@@ -143,6 +144,18 @@ def test_each_setting_shows_in_the_authors_numbers(to_model, key, value):
     else:
         found, wanted = model.pred(z, context, target, mask_index=0).target, predicted
     assert difference(found, wanted) > FAR
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_smaller_dtypes_keep_the_direction(to_model, dtype):
+    _, bundle = to_model()
+    model = load(bundle, CPU, dtype)
+    context, target, _, predicted = pair(0)
+    pixels = ARRAYS["native/pixels"].float()
+    found = model.predict(pixels, context, target, mask_index=0).target
+    for near, exact in ((model.encode(pixels), ARRAYS["native/tokens"]), (found, predicted)):
+        worst = torch.cosine_similarity(near.mean(1), exact.mean(1), -1).min().item()
+        assert worst >= 0.999, f"cosine {worst:.6f}"
 
 
 def test_a_still_picture_is_a_clip_of_it(to_model):
