@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from jepa_wm.bundle.reader import Bundle
-from jepa_wm.models.layers import Block, FrameCausal, Linear
+from jepa_wm.models.attention import FrameCausal
+from jepa_wm.models.layers import Block, Linear
 from jepa_wm.models.rope import Rope, grid_positions, rope_table
 
 N_COND = 2  # conditioning rows of a frame: action, state

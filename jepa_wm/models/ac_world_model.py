@@ -18,7 +18,8 @@ from torch import Tensor
 
 from jepa_wm.control.interfaces import Context
 from jepa_wm.models.ac import N_COND, ACPredictor
-from jepa_wm.models.layers import Block, attention
+from jepa_wm.models.attention import attention
+from jepa_wm.models.layers import Block
 from jepa_wm.models.model import Model
 from jepa_wm.models.pose import POSE_DIM, compose
 from jepa_wm.models.rope import Rope

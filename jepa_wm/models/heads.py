@@ -4,7 +4,8 @@ import torch
 from torch import Tensor, nn
 
 from jepa_wm.bundle.reader import Bundle
-from jepa_wm.models.layers import Block, Linear, attention, merge_heads
+from jepa_wm.models.attention import attention
+from jepa_wm.models.layers import Block, Linear, merge_heads
 
 
 class CrossAttention(nn.Module):

@@ -5,13 +5,12 @@ Attribute names are GGUF tensor names (``blk.{i}.attn_qkv`` ...), so a bundle lo
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from jepa_wm.models.attention import FrameCausal, attention
 from jepa_wm.models.packed import ACTIVATIONS as FUSED
 from jepa_wm.models.packed import PackedLinear, has_packed_kernels
 from jepa_wm.models.rope import Rope
@@ -76,56 +75,6 @@ def prepare_linears(module: nn.Module, dtype: torch.dtype) -> None:
     size = sum(part.weight.numel() * part.weight.element_size() for part in linears)
     for part in linears:
         part.pack(reorder=size <= PACKED_BYTES)
-
-
-@dataclass(frozen=True)
-class FrameCausal:
-    """Which rows see which: a row of frame t sees the frames up to t, whole.
-
-    Attributes:
-        rows: Rows of every frame, in order, behind the prefix.
-        prefix: Leading rows that see every row and are seen by each other only (CLS).
-    """
-
-    rows: tuple[int, ...]
-    prefix: int = 0
-
-
-def attention(
-    q: Tensor, k: Tensor, v: Tensor, causal: bool = False, frames: FrameCausal | None = None
-) -> Tensor:
-    """Return softmax(q k^T / sqrt(d)) v for q, k, v float [B,heads,N,d].
-
-    PyTorch's fused kernel is best for inference, but its CPU backward takes half of a training
-    step at the 3 to 65 tokens of a small model; the plain form is up to twice as fast there.
-
-    Args:
-        q: Queries.
-        k: Keys.
-        v: Values.
-        causal: Row i sees rows up to i.
-        frames: Row blocks that see each other instead; computed frame by frame, so that no N x N
-            mask exists and nothing behind a frame is multiplied.
-    """
-    if frames is not None:
-        return _attention_by_frame(q, k, v, frames)
-    if not (torch.is_grad_enabled() and q.device.type == "cpu"):
-        return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
-    scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5  # [B,heads,N,N]
-    if causal:
-        future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
-        scores = scores.masked_fill(future, float("-inf"))
-    return scores.softmax(-1).to(v.dtype) @ v
-
-
-def _attention_by_frame(q: Tensor, k: Tensor, v: Tensor, frames: FrameCausal) -> Tensor:
-    first, start = frames.prefix, frames.prefix
-    parts = [attention(q[:, :, :first], k, v)] if first else []
-    for rows in frames.rows:
-        end = start + rows
-        parts.append(attention(q[:, :, start:end], k[:, :, first:end], v[:, :, first:end]))
-        start = end
-    return torch.cat(parts, 2)
 
 
 def split_heads(

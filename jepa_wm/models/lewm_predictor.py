@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from jepa_wm.models.layers import Linear, attention, merge_heads, mlp, split_heads
+from jepa_wm.models.attention import attention
+from jepa_wm.models.layers import Linear, merge_heads, mlp, split_heads
 from jepa_wm.models.vit import EncoderConfig, ViT
 
 

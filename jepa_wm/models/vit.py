@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from jepa_wm.models.layers import Block, FrameCausal, Linear
+from jepa_wm.models.attention import FrameCausal
+from jepa_wm.models.layers import Block, Linear
 from jepa_wm.models.positions import interpolate_clip_table, interpolate_table
 from jepa_wm.models.rope import Rope, grid_positions, rope_table
 

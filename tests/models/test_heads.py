@@ -11,7 +11,8 @@ from small_vit import BODY, EXACT, FAR, GOLDEN, PRE, probe, probe_file, vit_with
 from jepa_wm.bundle.reader import Bundle
 from jepa_wm.convert import main
 from jepa_wm.errors import ConversionError
-from jepa_wm.models.layers import attention, merge_heads
+from jepa_wm.models.attention import attention
+from jepa_wm.models.layers import merge_heads
 from jepa_wm.runtime import command
 
 

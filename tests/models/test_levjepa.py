@@ -5,7 +5,6 @@ from functools import cache
 
 import pytest
 import torch
-import torch.nn.functional as F
 from drawn import difference, draw, draw_weights, read
 from levjepa_cases import CLIPS, D
 from safetensors.torch import save_file
@@ -16,7 +15,6 @@ from jepa_wm.bundle.templates import tensor_faults
 from jepa_wm.convert import convert, main, parse_settings
 from jepa_wm.errors import ConversionError
 from jepa_wm.models import levjepa, load
-from jepa_wm.models.layers import FrameCausal, attention
 from jepa_wm.runtime import command
 
 CPU = torch.device("cpu")
@@ -93,28 +91,6 @@ def test_half_precision_keeps_the_direction(to_bundle, dtype):
     pooled = encode(load(to_bundle(weights(), CONFIG), CPU, dtype), "native")[:, 0]
     cosine = torch.cosine_similarity(pooled, ARRAYS["native"][:, 0]).min().item()
     assert cosine >= 0.999, f"{dtype}: {cosine:.5f}"
-
-
-def dense_mask(frames):
-    """Rows that see rows, bool [N,N], written down whole."""
-    at = [-1] * frames.prefix + [t for t, rows in enumerate(frames.rows) for _ in range(rows)]
-    frame = torch.tensor(at)
-    sees = (frame[:, None] >= frame) & (frame >= 0)  # nothing of a patch row sees CLS
-    sees[: frames.prefix] = True
-    return sees
-
-
-@pytest.mark.parametrize("prefix", [0, 1, 3])
-@pytest.mark.parametrize("rows", [(4,), (6, 6, 6, 6, 6), (5, 1, 7, 2)])
-@pytest.mark.parametrize("grad", [False, True])
-def test_frame_by_frame_is_the_dense_mask(rows, prefix, grad):
-    frames = FrameCausal(rows, prefix)
-    shape = (2, 3, prefix + sum(rows), 8)
-    q, k, v = (draw(name, shape).double() for name in "qkv")
-    with torch.set_grad_enabled(grad):
-        found = attention(q, k, v, frames=frames)
-    wanted = F.scaled_dot_product_attention(q, k, v, attn_mask=dense_mask(frames))
-    assert difference(found, wanted) < 1e-12
 
 
 # quirks: the wrong variant is far from the authors' numbers
