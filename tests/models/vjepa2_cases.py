@@ -4,6 +4,8 @@ import math
 
 import torch
 
+from jepa_wm.models.rope import grid_positions
+
 D, PATCH, SIDE, FRAMES = 40, 4, 16, 12  # heads of 20: segments of 6, an odd half, two lanes free
 GRID = SIDE // PATCH
 CLIPS = {  # name -> [B,T,C,h,w]
@@ -52,3 +54,8 @@ def scaled(layout, width, depth, ffn, blocks="blocks", from_width=D):
             if not name.startswith(f"{blocks}.1."):
                 grown[name if i is None else name.replace(".0.", f".{i}.", 1)] = found
     return grown
+
+
+def on_trained_grid(ids, grid, ref_grid=None):
+    """Decode ids as transformers does, whatever the grid of the clip is."""
+    return grid_positions(ids, (GRID, GRID), ref_grid)
