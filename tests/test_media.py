@@ -3,6 +3,7 @@
 import io
 import os
 import tracemalloc
+import warnings
 
 import numpy as np
 import pytest
@@ -14,6 +15,9 @@ from jepa_wm.errors import ConfigError
 from jepa_wm.media import samples, videos
 from jepa_wm.media.pictures import read_picture
 from jepa_wm.viz.video import write_video
+
+EXIF = Image.Exif()
+EXIF[0x0112] = 6  # orientation: the camera was turned
 
 
 def grey(level, height=6, width=8):
@@ -48,11 +52,9 @@ def test_a_picture_of_any_kind(kind, tmp_path):
 
 
 def test_pictures_come_out_upright(tmp_path):
-    """Orientation 6: the camera was turned, the file's rows are the picture's columns."""
+    """The file's rows are the picture's columns."""
     frame = np.arange(4 * 6 * 3, dtype=np.uint8).reshape(4, 6, 3)
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    Image.fromarray(frame).save(tmp_path / "x.png", exif=exif)
+    Image.fromarray(frame).save(tmp_path / "x.png", exif=EXIF)
     assert np.array_equal(read_picture(tmp_path / "x.png"), np.rot90(frame, -1))
 
 
@@ -262,6 +264,34 @@ def test_a_decompression_bomb_is_refused_unread(tmp_path, monkeypatch):
         monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", limit)
         with pytest.raises(ConfigError, match=f"more than {limit:,} pixels"):
             read_picture(path)
+
+
+@pytest.mark.parametrize("kind", ["EPS", "PDF", "JPEG2000"])
+def test_unsafe_formats_are_not_opened(kind, tmp_path):
+    """Pillow hands EPS to ghostscript; its JPEG 2000 reader allocates what a header claims."""
+    Image.fromarray(grey(9)).save(tmp_path / "x.png", kind)
+    with pytest.raises(ConfigError, match="wanted a picture"):
+        read_picture(tmp_path / "x.png")
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "BMP", "WEBP", "TIFF", "PPM", "GIF", "AVIF"])
+def test_changed_bytes_are_read_or_refused(kind, tmp_path):
+    """Sixty mutations of each: a picture, or one line; never another exception or a warning."""
+    rng = np.random.default_rng(0)
+    buffer, path = io.BytesIO(), tmp_path / "x.png"
+    frame = rng.integers(0, 256, (9, 13, 3), np.uint8)
+    Image.fromarray(frame).save(buffer, kind, **({"exif": EXIF} if kind == "JPEG" else {}))
+    for _ in range(60):
+        raw = bytearray(buffer.getvalue())
+        for place in rng.integers(0, min(len(raw), 120), rng.integers(1, 5)):
+            raw[place] = rng.choice([0, 1, 127, 128, 255, int(rng.integers(256))])
+        path.write_bytes(raw[: len(raw) if rng.random() < 0.8 else rng.integers(1, len(raw))])
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            try:
+                assert read_picture(path).ndim == 3
+            except ConfigError as error:
+                assert str(path) in str(error) and "\n" not in str(error)
 
 
 def test_pixels_without_a_range_are_refused(tmp_path):

@@ -1,11 +1,15 @@
 """Read one picture file or open one array file; whatever prevents that is one line with its name.
 
 Pictures come out upright (the EXIF orientation is applied, as transformers' ``load_image`` does),
-in RGB, with transparency dropped.
+in RGB, with transparency dropped. Files are untrusted: only formats that Pillow decodes by itself
+are opened: none for which it starts another program (EPS), nor JPEG 2000, where it allocates what a
+header claims.
 """
 
 import stat
+import struct
 import warnings
+import zlib
 from pathlib import Path
 from tokenize import TokenError
 
@@ -19,9 +23,18 @@ Frame = NDArray[np.uint8]
 """RGB, uint8 [H,W,3]."""
 
 SUFFIXES = frozenset(
-    ".png .jpg .jpeg .jpe .jfif .bmp .webp .tif .tiff .ppm .pgm .pbm .jp2 .avif".split()
+    ".png .jpg .jpeg .jpe .jfif .bmp .webp .tif .tiff .ppm .pgm .pbm .avif".split()
 )
 """What counts as a picture in a folder; a file named on its own may be called anything."""
+
+FORMATS = ("PNG", "JPEG", "MPO", "BMP", "WEBP", "TIFF", "PPM", "AVIF", "GIF")
+"""Pillow's names of the formats that are read, whatever a file is called."""
+
+_BROKEN = (
+    OSError, ValueError, SyntaxError, ArithmeticError, LookupError, RuntimeError, TypeError,
+    EOFError, MemoryError, struct.error, zlib.error,
+)  # fmt: skip
+"""What Pillow's plugins raise on broken files."""
 
 
 def require_file(path: Path) -> None:
@@ -42,7 +55,7 @@ def require_file(path: Path) -> None:
 
 
 def read_picture(path: Path) -> Frame:
-    """Read a picture of any kind Pillow knows, uint8 [H,W,3], RGB and upright.
+    """Read a picture in one of ``FORMATS``, uint8 [H,W,3], RGB and upright.
 
     Sixteen bits are cut to eight, as PNG readers do.
 
@@ -53,18 +66,20 @@ def read_picture(path: Path) -> Frame:
     require_file(path)
     try:
         with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # odd metadata, which pixels do not need
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(path) as opened:
+            Image.init()
+            known = [name for name in FORMATS if name in Image.OPEN]  # AVIF is optional
+            with Image.open(path, formats=known) as opened:
                 opened.load()
                 return _rgb(ImageOps.exif_transpose(opened))
     except UnidentifiedImageError as error:
-        known = "a picture, a video (.mp4, .gif, ...), a .npy array or a folder of pictures"
-        raise ConfigError(f"{path}: cannot be read as a picture; wanted {known}") from error
+        wanted = "a picture, a video (.mp4, .gif, ...), a .npy array or a folder of pictures"
+        raise ConfigError(f"{path}: cannot be read as a picture; wanted {wanted}") from error
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         limit = Image.MAX_IMAGE_PIXELS or 0
         raise ConfigError(f"{path}: has more than {limit:,} pixels; shrink it first") from error
-    except (OSError, ValueError, SyntaxError, ArithmeticError, LookupError) as error:
-        # what Pillow's plugins raise on broken files
+    except _BROKEN as error:
         said = " ".join(str(error).split()) or type(error).__name__
         raise ConfigError(f"{path}: cannot be read as a picture: {said[:200]}") from error
 
