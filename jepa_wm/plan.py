@@ -80,7 +80,7 @@ def run_all(
         from_states = make_tasks(options, env, segments, True)
         report.add(SIMULATOR, run_ceiling(options, brain, from_states, rules))
     if options["baselines"]:
-        for name, policy in baselines(tasks, segments, brain.codec).items():
+        for name, policy in baselines(options, tasks, segments, brain.codec).items():
             report.add(name, run(options, name, policy, tasks, rules))
 
 
@@ -101,6 +101,7 @@ def main(options: dict[str, Any]) -> None:
         success=options["task"]["success"],
         hold=options["hold"],
         frames=brain.frames,
+        proprio=options["task"].get("proprio"),
         states=options["task"]["state"],
         film=range(options["film"]) if options["video"] != "none" else (),
     )

@@ -5,9 +5,9 @@ same planner on the same episodes is the ceiling of any learned model with this 
 simulator arrives as a factory; this module knows no environment.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from jepa_wm.control.actions import ActionCodec
 from jepa_wm.control.interfaces import Context
+from jepa_wm.errors import ConfigError
 
 Floats = NDArray[np.float64]
 
@@ -45,15 +46,13 @@ class SimulatorModel:
     Args:
         make_worlds: Count -> that many simulators.
         codec: Between solver and environment actions.
-        state_dim: Size P of a state.
     """
 
     history = 1
 
-    def __init__(
-        self, make_worlds: Callable[[int], Worlds], codec: ActionCodec, state_dim: int
-    ) -> None:
-        self.make_worlds, self.codec, self.state_dim = make_worlds, codec, state_dim
+    def __init__(self, make_worlds: Callable[[int], Worlds], codec: ActionCodec) -> None:
+        self.make_worlds, self.codec = make_worlds, codec
+        self.state_dim = make_worlds(1).states().shape[1]  # P
         self.action_dim = codec.action_dim
 
     def preprocess(self, frames: Tensor) -> Tensor:
@@ -92,26 +91,59 @@ class SimulatorModel:
         return np.stack(seen, 1)
 
 
-@dataclass(frozen=True, eq=False)
-class PoseDistance:
-    """Squared pose error in units of the success tolerances, after the last block.
-
-    cost = |position - goal position|^2 / position_px^2 + wrap(angle - goal angle)^2 / angle_rad^2
-    with the four positions (agent x, y, block x, y); 1 is about the edge of success.
+@dataclass(frozen=True, kw_only=True)
+class Term:
+    """One part of a distance between states, in units of a tolerance.
 
     Attributes:
-        goal_z: Goal states (ax, ay, bx, by, angle, ...), float64 [B,P]; pixels, radians.
-        position_px: Tolerance of the joint position.
-        angle_rad: Tolerance of the block's angle.
+        at: Numbers of the state that are measured.
+        tolerance: The distance that counts as 1, in the state's units.
+        to: None measures from the goal's own numbers; else from these numbers of the state itself,
+            one for each of ``at``.
+        wraps: The numbers are angles in radians: the shorter way round counts.
+
+    Raises:
+        ConfigError: nothing is measured, ``to`` does not fit ``at``, or the tolerance is not above
+            0.
     """
 
-    goal_z: Tensor
-    position_px: float = 20.0
-    angle_rad: float = float(np.pi / 9)
+    at: Sequence[int]
+    tolerance: float
+    to: Sequence[int] | None = None
+    wraps: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.at or (self.to is not None and len(self.to) != len(self.at)):
+            raise ConfigError(f"at={list(self.at)} and to={self.to} must name as many numbers")
+        if not self.tolerance > 0:
+            raise ConfigError(f"tolerance={self.tolerance} must be above 0")
+
+    def __call__(self, states: Tensor, goals: Tensor) -> Tensor:
+        """Squared distance [B,S] of states [B,S,P] from their goals [B,P], in tolerances."""
+        aim = goals[:, None, list(self.at)] if self.to is None else states[..., list(self.to)]
+        gap = states[..., list(self.at)] - aim
+        if self.wraps:
+            gap = torch.remainder(gap + torch.pi, 2 * torch.pi) - torch.pi
+        return (gap / self.tolerance).square().sum(-1)
+
+
+class StateDistance:
+    """Distance of the simulator's state after the last block from the goal: the sum of its terms.
+
+    Where every term measures from the goal, 1 is about the edge of success.
+
+    Args:
+        goal_z: Goal states, float64 [B,P].
+        terms: What is measured, each the fields of a ``Term``.
+
+    Raises:
+        ConfigError: a term is not one.
+    """
+
+    def __init__(self, goal_z: Tensor, terms: Sequence[Mapping[str, Any]]) -> None:
+        self.goal_z, self.terms = goal_z, [Term(**term) for term in terms]
 
     def __call__(self, z: Tensor, actions: Tensor) -> Tensor:
         """Cost float32 [B,S] of states [B,S,H,P]; ``actions`` do not matter here."""
-        gap = z[:, :, -1] - self.goal_z[:, None]
-        turn = torch.remainder(gap[..., 4] + torch.pi, 2 * torch.pi) - torch.pi
-        place = gap[..., :4].square().sum(-1) / self.position_px**2
-        return (place + turn.square() / self.angle_rad**2).float()
+        parts = [term(z[:, :, -1], self.goal_z) for term in self.terms]
+        return torch.stack(parts).sum(0).float()

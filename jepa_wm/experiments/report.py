@@ -23,7 +23,6 @@ from jepa_wm.viz.rollouts import filmstrip
 from jepa_wm.viz.video import write_video
 
 PLANNER = "planner"
-_FPS = 10  # PushT's control rate
 
 
 def new_folder(given: str | None, command: str) -> Path:
@@ -222,7 +221,7 @@ class PlanReport:
                 note=self.options["task"]["note"] if is_fixed else "",
             )
             path = self.folder / f"episodes.{self.options['video']}"
-            write_video(path, film_frames(filmed, film), _FPS)
+            write_video(path, film_frames(filmed, film), self.options["task"]["fps"])
         for name, figure in figures.items():
             figure.savefig(self.folder / f"{name}.png", dpi=150)
 

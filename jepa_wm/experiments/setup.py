@@ -23,7 +23,7 @@ from jepa_wm.control.mpc import MPC, ObjectiveFactory
 from jepa_wm.control.policies import NoOpPolicy, RandomPolicy, ReplayPolicy
 from jepa_wm.control.protocol import Segments, cut_segments, picture_tasks, segment_tasks
 from jepa_wm.control.runner import make_envs, run_episodes
-from jepa_wm.control.simulator import PoseDistance, SimulatorModel
+from jepa_wm.control.simulator import SimulatorModel
 from jepa_wm.errors import ConfigError
 from jepa_wm.launch import build, preset, preset_node
 from jepa_wm.models import load_world_model
@@ -32,7 +32,6 @@ from jepa_wm.viz.pictures import read_picture
 SIMULATOR = "simulator"
 GOALS = ("play", "env")  # goals that have a state; any other is a picture
 PLAY_SEED = 100_000  # evaluation play starts here: no training collection uses these seeds
-_STATE_SIZE = 7
 
 
 @dataclass(frozen=True)
@@ -158,9 +157,10 @@ def load_brain(
 def simulator_brain(options: dict[str, Any], codec: ActionCodec, source: str) -> Brain:
     """Make the environment itself the world model: the ceiling of the planner."""
     worlds = build(options["task"]["worlds"], "task.worlds")
-    model = SimulatorModel(worlds, codec, _STATE_SIZE)
+    model = SimulatorModel(worlds, codec)
+    distance = build(options["task"]["distance"], "task.distance")
     about = {"name": SIMULATOR, "family": SIMULATOR, "statistics": source}
-    return Brain(model, PoseDistance, codec, options["task"]["state"], about)
+    return Brain(model, distance, codec, options["task"]["state"], about)
 
 
 def make_agent(options: dict[str, Any], brain: Brain, device: torch.device) -> MPC:
@@ -193,7 +193,7 @@ def make_segments(options: dict[str, Any], env: gymnasium.Env) -> Segments:
         return cut_segments(recorded.states, recorded.actions, options["goal_offset"], seed)
     drawn = [env.reset(seed=PLAY_SEED + 1000 * seed + index)[1] for index in range(count)]
     starts, goals = (np.stack([info[key] for info in drawn]) for key in ("state", "goal_state"))
-    return Segments(starts, goals, np.zeros((count, 0, 2), np.float32))
+    return Segments(starts, goals, np.zeros((count, 0, *env.action_space.shape), np.float32))
 
 
 def make_tasks(
@@ -211,11 +211,20 @@ def make_tasks(
     return picture_tasks(segments.starts, options["seed"], picture)
 
 
-def baselines(tasks: Sequence[Task], segments: Segments, codec: ActionCodec) -> dict[str, Agent]:
-    """Return the policies that set the scale: random, no-op and, where recorded, replay."""
+def baselines(
+    options: dict[str, Any], tasks: Sequence[Task], segments: Segments, codec: ActionCodec
+) -> dict[str, Agent]:
+    """Return the policies that set the scale: random, no-op and, where recorded, replay.
+
+    Random actions are drawn as ``task.random`` says, else by the codec's statistics.
+    """
     low, high = codec.low.numpy(), codec.high.numpy()
+    drawn = options["task"].get("random") or {
+        "mean": codec.mean.tolist(),
+        "std": codec.std.tolist(),
+    }
     found: dict[str, Agent] = {
-        "random": RandomPolicy(low, high, mean=codec.mean.tolist(), std=codec.std.tolist()),
+        "random": RandomPolicy(low, high, **drawn),
         "no-op": NoOpPolicy(low, high),
     }
     if segments.actions.shape[1]:
