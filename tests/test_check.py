@@ -185,7 +185,6 @@ def test_the_same_seed_draws_the_same(tiny):
     ("hfvit", ["--size", "3x16"], "no patch of 4x4"),
     ("hfvit", ["--frames", "2"], "takes 1 to 1"),
     ("lewm", ["--frames", "4"], "takes 1 to 3"),
-    ("vjepa", ["--frames", "1"], "takes 2 frames"),
     ("levjepa", ["--frames", "0"], "--frames 0"),
 ])  # fmt: skip
 def test_impossible_inputs_are_refused(tiny, family, arguments, words):

@@ -83,8 +83,6 @@ def _frames(bundle: Bundle, frames: int | None) -> int:
     frames = default if frames is None else frames
     if frames < 1 or (most is not None and frames > most):
         raise ConfigError(f"--frames {frames}: this bundle takes 1 to {most or 'any number'}")
-    if bundle.family == "vjepa" and frames < tubelet:
-        raise ConfigError(f"--frames {frames}: a token of this bundle takes {tubelet} frames")
     return frames
 
 
@@ -134,8 +132,8 @@ def _masked(
 
 
 def _vectors(width: int, clip: Clip, rng: np.random.Generator) -> np.ndarray | None:
-    """Draw one vector a frame, float64 [1,T,width]; None where there are none."""
-    return rng.normal(size=(1, clip.frames, width)) if width else None
+    """Draw one vector a frame, float32 [1,T,width]; None where there are none."""
+    return rng.normal(size=(1, clip.frames, width)).astype(np.float32) if width else None
 
 
 def _patches(bundle: Bundle, clip: Clip) -> int:

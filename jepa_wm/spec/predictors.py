@@ -99,7 +99,8 @@ def action_conditioned(
     """Yield the stages of the V-JEPA 2-AC predictor: ``pred.blk.{i}``, ``pred.norm``, ``pred``.
 
     ``pred`` [B,T*hw,D]: block t predicts frame t+1 from frames, actions and states 0..t. In the
-    blocks every frame's patches stand behind its conditioning rows.
+    blocks every frame's patches stand behind its conditioning rows, whose order attention does not
+    see: they share a position and are dropped at the end.
 
     Args:
         w: The bundle.
