@@ -111,6 +111,7 @@ class ReachPolicy:
     def _decide(self, states: Floats, u: Floats) -> None:
         """Go on with pushes that have arrived at their next stage; start anew what has ended."""
         is_near = np.linalg.norm(states[:, :3] - self._target, axis=1) < _ARRIVED
+        is_there = is_near & np.isin(self._mode, (_WAYPOINT, _PUSH))  # of its last target
         for stage in (_DOWN, _ABOVE):  # latest first: a world moves on by one stage a step
             rows = is_near & (self._mode == stage)
             if stage == _DOWN and rows.any():
@@ -122,7 +123,7 @@ class ReachPolicy:
             elif rows.any():
                 self._target[rows, 2], self._mode[rows] = _LOW_Z, _DOWN
                 self._left[rows] = 8
-        ended = (self._left <= 0) | (is_near & np.isin(self._mode, (_WAYPOINT, _PUSH)))
+        ended = (self._left <= 0) | is_there
         if ended.any():
             self._begin(states, ended, u)
 
