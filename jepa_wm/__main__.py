@@ -5,7 +5,7 @@ import pkgutil
 import jepa_wm
 from jepa_wm.runtime import command
 
-_NOT_COMMANDS = {"errors", "runtime", "launch", "__main__"}
+_NOT_COMMANDS = {"errors", "hub", "inputs", "launch", "runtime", "__main__"}
 
 
 def main() -> None:

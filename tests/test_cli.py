@@ -1,16 +1,18 @@
 """Every command in a fresh process: what it prints, what it writes, how it refuses."""
 
+import importlib
 import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from jepa_wm import plan
+from jepa_wm import __main__, plan
 from jepa_wm.bundle.writer import write_bundle
 from jepa_wm.launch import launch
 
@@ -181,6 +183,26 @@ def test_version_names_what_can_change_a_result(module, tmp_path):
 @pytest.mark.parametrize("module", ["plan", "collect", "train", "info", "convert"])
 def test_help_exits_zero(module, tmp_path):
     assert run(module, "--help", cwd=tmp_path).stdout
+
+
+TOOLS = ["info", "embed", "classify", "predict", "check", "quantize", "convert"]
+
+
+@pytest.mark.parametrize("module", TOOLS)
+def test_help_of_a_file_tool_names_what_it_takes(module, capsys):
+    """In this process: these are plain argparse."""
+    with pytest.raises(SystemExit) as status:
+        importlib.import_module(f"jepa_wm.{module}").main(["--help"])
+    said = capsys.readouterr().out
+    assert status.value.code == 0 and f"python -m jepa_wm.{module}" in said
+
+
+def test_the_package_lists_its_commands(capsys):
+    __main__.main()
+    listed = capsys.readouterr().out.partition("commands: ")[2].strip().split(", ")
+    files = Path(plan.__file__).parent.glob("*.py")
+    runs = [p.stem for p in files if '__name__ == "__main__"' in p.read_text()]
+    assert listed == sorted(set(runs) - {"__main__"}) and set(TOOLS) < set(listed)
 
 
 def test_collect_continues_and_refuses_another_collection(tmp_path):
