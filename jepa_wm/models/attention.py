@@ -12,11 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from jepa_wm.models.cores import map_on_cores
 from jepa_wm.models.packed import has_packed_kernels
 
 FEW_ROWS = 64  # of queries: bfloat16 is widened to float32 for them
 MANY_KEYS = 512  # from which products pay for the calls they take
-MANY_THREADS = 5  # from which the fused kernel, which shares out heads, is better
+MANY_THREADS = 9  # from which Python may not hand out heads fast enough
 SCORES = 1 << 20  # numbers of a product's result that stay in the cache
 
 Span = tuple[int, int, int, int]
@@ -78,7 +79,7 @@ def attention(
 
 
 def by_products(q: Tensor, k: Tensor, v: Tensor, spans: list[Span]) -> Tensor:
-    """Attend through oneDNN's matrix products, head by head and rows that fit the cache at a time.
+    """Attend through oneDNN's matrix products, heads shared out among the cores.
 
     Args:
         q: float32 [B,heads,N,d] on a CPU with packed kernels, no gradients; k and v likewise.
@@ -86,22 +87,25 @@ def by_products(q: Tensor, k: Tensor, v: Tensor, spans: list[Span]) -> Tensor:
         v: Values.
         spans: What each run of rows sees; together all rows.
     """
-    product = torch.ops.mkldnn._linear_pointwise
     B, heads, N, d = q.shape
-    q = q * d**-0.5
-    k, v = k.contiguous(), v.contiguous()  # strided weights cost these kernels a thousandfold
-    out = q.new_empty(B, N, heads, d)
     pieces = [piece for span in spans for piece in _cut(span)]
-    for b in range(B):
-        for head in range(heads):
-            for start, end, first, last in pieces:
-                scores = product(
-                    q[b, head, start:end], k[b, head, first:last], None, "none", [], ""
-                )
-                seen = v[b, head, first:last].t()
-                rows = product(scores.softmax(-1), seen, None, "none", [], "")
-                out[b, start:end, head] = rows
-    return out.transpose(1, 2)
+    one = [(q[b, h], k[b, h], v[b, h], pieces) for b in range(B) for h in range(heads)]
+    rows = torch.stack(map_on_cores(_head, one), 1)  # [N,B*heads,d]: merge_heads need not copy
+    return rows.view(N, B, heads, d).permute(1, 2, 0, 3)
+
+
+def _head(q: Tensor, k: Tensor, v: Tensor, pieces: list[Span]) -> Tensor:
+    """Attend with one head, [N,d]."""
+    out, scale = q.new_empty(q.shape), q.shape[-1] ** -0.5
+    k, v = k.contiguous(), v.contiguous()  # strided weights cost these kernels a thousandfold
+    for start, end, first, last in pieces:
+        scores = _product(q[start:end] * scale, k[first:last])
+        out[start:end] = _product(scores.softmax(-1), v[first:last].t())
+    return out
+
+
+def _product(x: Tensor, weight: Tensor) -> Tensor:
+    return torch.ops.mkldnn._linear_pointwise(x, weight, None, "none", [], "")
 
 
 def _cut(span: Span) -> list[Span]:
