@@ -31,6 +31,10 @@ from jepa_wm.envs.reach_worlds import (
 from jepa_wm.envs.rendering import Window
 
 TOLERANCE = 0.05  # metres
+STATE_NAMES = ("x", "y", "z", "angle a", "angle b", "angle c", "gripper",
+               "block x", "block y", "block angle")  # fmt: skip
+STATE_LOW = np.array([*LOW, *[-np.pi] * 3, 0.0, *BLOCK_LOW, -np.pi])
+STATE_HIGH = np.array([*HIGH, *[np.pi] * 3, 1.0, *BLOCK_HIGH, np.pi])
 OPTIONS = ("state", "goal_state")
 CHOICES = {
     "task": ("reach", "push"),
@@ -64,7 +68,8 @@ class Reach(gym.Env[Observation, NDArray[np.float32]]):
         terminate: End the episode on success.
         render_mode: ``rgb_array``, ``human`` (a window, at the first ``render``) or None.
 
-    ``reset(options={"state": s, "goal_state": g})`` takes vectors of 10. Without them the start is
+    ``reset(options={"state": s, "goal_state": g})`` takes vectors of 10, the state inside the
+    workspace. Without them the start is
     drawn with the arm clear of the block, and the goal so that the task is not solved already: for
     ``reach`` another pose of the arm over the same table, for ``push`` the block elsewhere.
 
@@ -161,7 +166,7 @@ class Reach(gym.Env[Observation, NDArray[np.float32]]):
         """Pick start and goal; both are always drawn, so that giving one leaves the other alone."""
         drawn = start_states([self.np_random])[0]
         target = start_states([self.np_random])[0]
-        start = drawn if state is None else _state_vector(state, "state")
+        start = drawn if state is None else _inside(_state_vector(state, "state"))
         if goal is not None:
             return start, _state_vector(goal, "goal_state")
         while self._judge(start, self._goal_of(start, target))["is_success"]:
@@ -212,13 +217,9 @@ def _check_choices(**given: str) -> None:
 
 def _observation_space(kind: str, size: int) -> spaces.Space[Any]:
     pixels = spaces.Box(0, 255, (size, size, 3), np.uint8)
-    pose_low = np.array([*LOW, *[-np.pi] * 3, 0.0])
-    pose_high = np.array([*HIGH, *[np.pi] * 3, 1.0])
-    state = spaces.Box(
-        np.array([*pose_low, *BLOCK_LOW, -np.pi]), np.array([*pose_high, *BLOCK_HIGH, np.pi]),
-        dtype=np.float64,
-    )  # fmt: skip
-    proprio = spaces.Box(pose_low.astype(np.float32), pose_high.astype(np.float32))
+    state = spaces.Box(STATE_LOW, STATE_HIGH, dtype=np.float64)
+    low, high = (end[:POSE_SIZE].astype(np.float32) for end in (STATE_LOW, STATE_HIGH))
+    proprio = spaces.Box(low, high)
     if kind == "dict":
         return spaces.Dict({"pixels": pixels, "state": state, "proprio": proprio})
     return pixels if kind == "pixels" else state
@@ -228,6 +229,18 @@ def _state_vector(value: ArrayLike, name: str) -> Floats:
     state = np.array(value, dtype=np.float64)
     if state.shape != (STATE_SIZE,) or not np.isfinite(state).all():
         raise ValueError(f"{name} must be {STATE_SIZE} finite numbers, got {value!r}")
+    return state
+
+
+def _inside(state: Floats) -> Floats:
+    """Refuse a state outside the workspace: from there every observation would break its space."""
+    faults = [
+        f"{name}={value:g} must be {low:g} to {high:g}"
+        for name, value, low, high in zip(STATE_NAMES, state, STATE_LOW, STATE_HIGH, strict=True)
+        if not low <= value <= high
+    ]
+    if faults:
+        raise ValueError("state is outside the workspace: " + ", ".join(faults))
     return state
 
 

@@ -25,6 +25,7 @@ CANVAS = 512
 CAMERA = np.array([1.30, -0.42, 0.78])  # metres, base frame
 TARGET = np.array([0.48, 0.0, 0.115])
 FOCAL = 650.0  # canvas pixels
+NEAREST = 0.05  # metres: what is nearer to the camera, or behind it, is drawn as if there
 SHOULDER = np.array([0.0, 0.0, 0.30])
 UPPER, FORE = 0.48, 0.44  # metres, the links from shoulder to elbow to wrist
 HAND = 0.10  # metres from the wrist to the tip
@@ -57,7 +58,8 @@ _AXES = _axes()
 def project(points: Floats) -> tuple[Floats, Floats]:
     """Return canvas pixels [N,2] and depths [N] in metres of points [N,3] in the base frame."""
     seen = (np.atleast_2d(points) - CAMERA) @ _AXES.T
-    return CANVAS / 2 + FOCAL * seen[:, :2] / seen[:, 2:], seen[:, 2]
+    depths = np.maximum(seen[:, 2], NEAREST)
+    return CANVAS / 2 + FOCAL * seen[:, :2] / depths[:, None], depths
 
 
 class ReachRenderer:
@@ -182,7 +184,7 @@ def _elbow(wrist: Floats) -> Floats:
     height = math.sqrt(max(UPPER**2 - along**2, 0.0))
     ahead = reach / max(float(np.linalg.norm(reach)), 1e-9)
     up = np.array([0.0, 0.0, 1.0]) - ahead[2] * ahead
-    return SHOULDER + along * ahead + height * up / np.linalg.norm(up)
+    return SHOULDER + along * ahead + height * up / max(float(np.linalg.norm(up)), 1e-9)
 
 
 def _draw_arm(canvas: pygame.Surface, state: Floats) -> None:

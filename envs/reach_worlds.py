@@ -23,9 +23,11 @@ MAX_STEP = 0.075  # metres an axis moves at most in one step
 MAX_TURN = 0.5  # radians
 STEP_SECONDS = 0.25
 SUBSTEPS = 15
+SETTLING = 5  # more of them, in which the block leaves the arm it overlaps
 HOME_STATE = (0.5, 0.0, 0.2, 0.0, 0.0, 0.0, 0.0, 0.5, 0.1, 0.0)
 LOCK = 1e-7  # as scipy: cos b below which the first and third Euler angles are one
 _MILLI = 1000.0  # pymunk works in millimetres
+_GIVE = 0.002  # metres of overlap that count as touching only
 _NEAR = BLOCK_SIDE / math.sqrt(2) + GRIPPER_RADIUS + 0.005
 
 
@@ -54,6 +56,10 @@ def euler_angles(matrices: Floats) -> Floats:
 class ReachWorlds:
     """N copies of the world.
 
+    A move is straight, but where it crosses the height of the block it goes up first and down last:
+    an arm that rises passes over the block, one that comes down on it rests on top. Lower down the
+    block is pushed; at the border of the workspace it goes no further, and stops the arm.
+
     The state of a world is float64 [10]: x, y, z of the end effector (metres; x away from the base,
     y to the left, z up from the table), its extrinsic xyz Euler angles (radians; zero points the
     gripper straight down), gripper closedness (0 open, 1 closed), x, y of the block's centre
@@ -75,8 +81,17 @@ class ReachWorlds:
         self._table = _Table()
 
     def set_states(self, states: Floats) -> None:
-        """Put every world into its state [N,10]; ``states()`` gives back exactly that."""
-        self._states = np.array(states, dtype=np.float64).reshape(self.count, STATE_SIZE)
+        """Put every world into its state [N,10]; ``states()`` gives back exactly that.
+
+        Raises:
+            ValueError: the states are not N rows of 10 finite numbers.
+        """
+        states = np.array(states, dtype=np.float64)
+        if states.shape != (self.count, STATE_SIZE) or not np.isfinite(states).all():
+            raise ValueError(
+                f"states must be finite [{self.count}, {STATE_SIZE}], got {list(states.shape)}"
+            )
+        self._states = states
 
     def states(self) -> Floats:
         """Return the states, float64 [N,10]."""
@@ -111,7 +126,11 @@ class ReachWorlds:
         share = ((centre - before[:, :2]) * along).sum(1) / np.maximum(length, 1e-12)
         nearest = before[:, :2] + np.clip(share, 0, 1)[:, None] * along
         is_near = ((nearest - centre) ** 2).sum(1) < _NEAR**2
-        return np.flatnonzero(is_low & is_near).tolist()
+        rows = np.flatnonzero(is_low & is_near)
+        points = before[rows, None, :2] + np.linspace(0, 1, 9)[:, None] * along[rows, None]
+        gap = _gaps(self._states[rows, None, 7:10], points).min(1)
+        between = np.sqrt(length[rows]) / 16  # from any point of the way to the next one looked at
+        return rows[gap < GRIPPER_RADIUS + between + _GIVE].tolist()
 
     def _push(self, row: int, before: Floats, after: Floats) -> Floats:
         """Let one arm meet its block; return where it ends."""
@@ -121,16 +140,40 @@ class ReachWorlds:
                 after[2] = max(after[2], BLOCK_HEIGHT)
             return after
         if after[2] < BLOCK_HEIGHT:
-            self._states[row, 7:10] = self._table.push(block, before[:2], after[:2])
+            after[:2] = self._shove(row, before[:2], after[:2])
         return after
 
+    def _shove(self, row: int, start: Floats, end: Floats) -> Floats:
+        """Move an arm against its block from ``start`` to ``end`` [2]; return where it ends.
 
-def _touches(block: Floats, point: Floats) -> bool:
-    """Say whether the gripper at ``point`` would overlap the block (x, y, angle)."""
-    c, s = math.cos(block[2]), math.sin(block[2])
-    dx, dy = point - block[:2]
-    inside = np.abs([c * dx + s * dy, -s * dx + c * dy]) - BLOCK_SIDE / 2
-    return bool(np.hypot(*np.maximum(inside, 0)) < GRIPPER_RADIUS)
+        A block at the workspace's border goes no further, and nor does the arm that pushes it.
+        """
+        block = self._states[row, 7:10]
+        moved = self._table.push(block, start, end)
+        kept = np.append(np.clip(moved[:2], BLOCK_LOW, BLOCK_HIGH), moved[2])
+        if (kept == moved).all():
+            block[:] = moved
+            return end
+        if not _touches(kept, start, _GIVE):  # else it would be squeezed into the arm
+            block[:] = kept
+        shares = np.linspace(1, 0, 65)[:, None]
+        free = (
+            point for point in start + shares * (end - start) if not _touches(block, point, _GIVE)
+        )
+        return next(free, start)
+
+
+def _gaps(blocks: Floats, points: Floats) -> Floats:
+    """Return the distances [..] in metres of points [..,2] from blocks [..,3]; 0 inside."""
+    c, s = np.cos(blocks[..., 2]), np.sin(blocks[..., 2])
+    dx, dy = np.moveaxis(points - blocks[..., :2], -1, 0)
+    outside = np.maximum(np.abs([c * dx + s * dy, c * dy - s * dx]) - BLOCK_SIDE / 2, 0)
+    return np.hypot(outside[0], outside[1])
+
+
+def _touches(block: Floats, point: Floats, give: float = 0.0) -> bool:
+    """Say whether the gripper at ``point`` would overlap the block (x, y, angle) by ``give``."""
+    return bool(_gaps(block, point) < GRIPPER_RADIUS - give)
 
 
 class _Table:
@@ -140,6 +183,7 @@ class _Table:
         """Move the gripper from ``start`` to ``end`` [2] against a block (x, y, angle) [3]."""
         space = pymunk.Space()
         space.damping = 0.0  # the block rests as soon as nothing pushes it
+        space.collision_bias = 1e-12  # an overlap is gone within a few substeps
         body = pymunk.Body(1.0, pymunk.moment_for_box(1.0, (BLOCK_SIDE * _MILLI,) * 2))
         body.position, body.angle = tuple(block[:2] * _MILLI), float(block[2])
         box = pymunk.Poly.create_box(body, (BLOCK_SIDE * _MILLI,) * 2)
@@ -152,6 +196,9 @@ class _Table:
         gripper.velocity = tuple((end - start) * _MILLI / STEP_SECONDS)
         for _ in range(SUBSTEPS):
             space.step(STEP_SECONDS / SUBSTEPS)
+        gripper.velocity = (0.0, 0.0)
+        for _ in range(SETTLING):
+            space.step(STEP_SECONDS / SUBSTEPS)
         position = np.array(body.position) / _MILLI
         angle = (body.angle + math.pi) % (2 * math.pi) - math.pi
-        return np.array([*np.clip(position, BLOCK_LOW, BLOCK_HIGH), angle])
+        return np.array([*position, angle])

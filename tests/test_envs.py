@@ -20,6 +20,8 @@ from pymunk.space_debug_draw_options import SpaceDebugColor
 from jepa_wm.envs import metrics
 from jepa_wm.envs.physics import HOME_STATE, PushTWorlds
 from jepa_wm.envs.pusht import GREEN_POSE, PushT
+from jepa_wm.envs.reach_experts import push_expert
+from jepa_wm.envs.reach_play import start_states as reach_starts
 from jepa_wm.envs.rendering import LinearResize, PushTRenderer
 from jepa_wm.envs.shapes import BLOCK_NAMES, make_block, place_polygons
 from jepa_wm.envs.starts import draw_state
@@ -52,6 +54,42 @@ def pushing_actions(rng, state):
     return np.clip((state[2:4] + rng.normal(0, 40, 2) - state[:2]) / 100, -1, 1)
 
 
+def random_arm_states(count, seed):
+    return reach_starts([np.random.default_rng([seed, row]) for row in range(count)])
+
+
+def wrapped_states(count, seed):
+    states = random_states(count, seed)
+    states[:, 4] %= 2 * np.pi
+    return states
+
+
+def reaching_action(rng, state):
+    return rng.uniform(0, 0.04, 7).astype(np.float32)
+
+
+def pushing_the_block_away(rng, state):
+    goal = np.append(state[:7], [0.5, 0.0, 0.0])
+    return push_expert(state[None], goal[None])[0]
+
+
+# what the tests below need to know of an environment: states (count, seed), and actions that take
+# an episode from any start to somewhere its task calls another place
+SAMPLES = {
+    "pusht": (wrapped_states, pushing_actions),
+    "reach": (random_arm_states, reaching_action),
+    "push": (random_arm_states, pushing_the_block_away),
+}
+
+
+def any_action(env, rng):
+    return rng.uniform(env.action_space.low, env.action_space.high).astype(np.float32)
+
+
+def test_every_environment_has_its_samples():
+    assert sorted(SAMPLES) == NAMES
+
+
 # --- every environment of conf/env ---------------------------------------------------------------
 
 
@@ -70,7 +108,7 @@ def test_same_seed_same_episode_other_seed_other_start(name):
     for seed in (3, 3, 4):
         rng, (observation, _) = np.random.default_rng(0), env.reset(seed=seed)
         rows = [observation]
-        rows += [env.step(rng.uniform(-1, 1, 2).astype(np.float32))[0] for _ in range(5)]
+        rows += [env.step(any_action(env, rng))[0] for _ in range(5)]
         rollouts.append(rows)
     for first, second in zip(rollouts[0], rollouts[1], strict=True):
         assert all(np.array_equal(first[key], second[key]) for key in first)
@@ -88,8 +126,7 @@ def test_starts_differ_from_reset_to_reset(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_reset_gives_back_the_state_asked_for(name):
     env = conf_env(name, observation="state")
-    for state in random_states(20, seed=1):
-        state[4] %= 2 * np.pi
+    for state in SAMPLES[name][0](20, seed=1):
         got, info = env.reset(options={"state": state})
         assert np.array_equal(got, state)
         assert np.array_equal(info["state"], state)
@@ -99,10 +136,11 @@ def test_reset_gives_back_the_state_asked_for(name):
 def test_frames_own_their_memory_and_are_not_constant(name):
     env = conf_env(name)
     env.reset(seed=0)
-    frame = env.step(np.array([1, 0], np.float32))[0]
+    rng = np.random.default_rng(0)
+    frame = env.step(any_action(env, rng))[0]
     kept = frame.copy()
     for _ in range(5):
-        env.step(np.array([0, 1], np.float32))
+        env.step(any_action(env, rng))
     assert np.array_equal(frame, kept)
     assert frame.flags["C_CONTIGUOUS"] and frame.flags["OWNDATA"]
     assert frame.std() > 1
@@ -124,7 +162,7 @@ def test_observations_stay_in_their_space(name):
     rng, (observation, _) = np.random.default_rng(0), env.reset(seed=0)
     for _ in range(200):
         assert env.observation_space.contains(observation)
-        observation = env.step(rng.uniform(-1, 1, 2).astype(np.float32))[0]
+        observation = env.step(any_action(env, rng))[0]
     assert env.observation_space["state"].dtype == observation["state"].dtype == np.float64
 
 
@@ -134,7 +172,7 @@ def test_replaying_recorded_actions_reaches_the_goal(name):
     rng, (state, _) = np.random.default_rng(5), env.reset(seed=5)
     start, actions = state, []
     for _ in range(25):
-        actions.append(pushing_actions(rng, state))
+        actions.append(SAMPLES[name][1](rng, state))
         state = env.step(actions[-1])[0]
     _, info = env.reset(options={"state": start, "goal_state": state})
     assert not info["is_success"]
