@@ -169,6 +169,19 @@ def test_a_long_video_is_not_held_in_memory(tmp_path):
     assert len(found) == 3 and peak < 8 << 20, peak
 
 
+@pytest.mark.parametrize("executable", ["absent/ffmpeg", "/"])
+def test_without_ffmpeg_the_video_is_named(executable, film, monkeypatch):
+    monkeypatch.setattr(videos.imageio_ffmpeg, "get_ffmpeg_exe", lambda: executable)
+    with pytest.raises(ConfigError, match=r"film\.mp4: reading a video needs ffmpeg"):
+        read(film)
+
+
+def test_a_video_of_huge_frames_is_refused(film, monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 16 * 32 - 1)
+    with pytest.raises(ConfigError, match=r"film\.mp4: cannot be decoded"):
+        read(film)
+
+
 def test_leaving_early_ends_ffmpeg(film):
     frames = videos.video_frames(film)
     next(frames)

@@ -90,12 +90,16 @@ def _ffmpeg(path: Path, output: Sequence[str]) -> Iterator[IO[bytes]]:
         raise ConfigError(f"{path}: reading a video needs ffmpeg: {error}") from error
     command = [executable, "-v", "error", "-nostdin", "-nostats", "-xerror", "-noautorotate"]
     # a playlist in disguise may not open the network; nor may a header ask for any memory
-    command += ["-protocol_whitelist", "file", "-max_pixels", str(Image.MAX_IMAGE_PIXELS)]
+    limit = Image.MAX_IMAGE_PIXELS or 1 << 30
+    command += ["-protocol_whitelist", "file", "-max_pixels", str(limit)]
     command += ["-i", f"file:{path.absolute()}", "-map", "0:v:0", *output]
     with tempfile.TemporaryFile() as errors:  # a pipe nobody reads could fill up and block ffmpeg
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors
-        )
+        try:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors
+            )
+        except OSError as error:
+            raise ConfigError(f"{path}: reading a video needs ffmpeg: {error}") from error
         assert process.stdout is not None
         try:
             yield process.stdout
