@@ -170,5 +170,16 @@ def test_loading_reports_the_peak_of_a_child_process(capsys, monkeypatch):
     assert 0 < found["weights"] < found["bound"] and found["peak"] > 0
 
 
+def test_attention_by_frame_and_by_a_dense_mask_agree(capsys, monkeypatch):
+    monkeypatch.syspath_prepend(FOLDER)
+    importlib.import_module("levjepa_attention").main(["--quick", "--rounds=2", _threads()])
+    found = last_json(capsys)
+    for part in ("blocks", "attention"):
+        assert found["levjepa"]["float32"][part]["relative_difference"] < 1e-5, found
+        assert found["levjepa"]["bfloat16"][part]["relative_difference"] < 0.05, found
+    assert found["peak_bytes"].keys() == {"by frame", "dense mask"}
+    assert all(min(row.values()) >= 0 for row in found["peak_bytes"].values())
+
+
 def _threads():
     return f"--threads={torch.get_num_threads()}"

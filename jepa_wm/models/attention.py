@@ -18,6 +18,7 @@ from jepa_wm.models.packed import has_packed_kernels
 FEW_ROWS = 64  # of queries: bfloat16 is widened to float32 for them
 MANY_KEYS = 512  # from which products pay for the calls they take
 MANY_THREADS = 9  # from which Python may not hand out heads fast enough
+LONG = 1 << 21  # scores of a head that are worth threads of their own, which start cold
 SCORES = 1 << 20  # numbers of a product's result that stay in the cache
 
 Span = tuple[int, int, int, int]
@@ -90,8 +91,10 @@ def by_products(q: Tensor, k: Tensor, v: Tensor, spans: list[Span]) -> Tensor:
     B, heads, N, d = q.shape
     pieces = [piece for span in spans for piece in _cut(span)]
     one = [(q[b, h], k[b, h], v[b, h], pieces) for b in range(B) for h in range(heads)]
-    rows = torch.stack(map_on_cores(_head, one), 1)  # [N,B*heads,d]: merge_heads need not copy
-    return rows.view(N, B, heads, d).permute(1, 2, 0, 3)
+    work = sum((end - start) * (last - first) for start, end, first, last in spans)
+    rows = map_on_cores(_head, one) if work >= LONG else [_head(*each) for each in one]
+    together = torch.stack(rows, 1)  # [N,B*heads,d]: merge_heads need not copy
+    return together.view(N, B, heads, d).permute(1, 2, 0, 3)
 
 
 def _head(q: Tensor, k: Tensor, v: Tensor, pieces: list[Span]) -> Tensor:
