@@ -6,11 +6,12 @@ import pytest
 import torch
 from drawn import difference, draw, draw_weights
 from head_cases import CLASSES, PROBES, TOKENS, D
-from small_vit import BODY, EXACT, FAR, GOLDEN, PRE, probe, probe_file, vit_with
+from small_vit import BODY, CPU, EXACT, FAR, GOLDEN, PRE, probe, probe_file, vit_with
 
 from jepa_wm.bundle.reader import Bundle
 from jepa_wm.convert import main
 from jepa_wm.errors import ConversionError
+from jepa_wm.models import load
 from jepa_wm.models.attention import attention
 from jepa_wm.models.layers import merge_heads
 from jepa_wm.runtime import command
@@ -111,6 +112,16 @@ def test_the_whole_of_a_classifier(to_model):
     tokens = model.encode(model.pixels(frames))
     assert logits.shape == (3, CLASSES) and tokens.shape[1] == 17
     torch.testing.assert_close(logits, model.head(tokens), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", PROBES)
+def test_reduced_matrices_keep_the_direction(to_model, name, dtype):
+    exact, bundle = to_model(head=probe_file(probe(name), name))
+    near, tokens = load(bundle, CPU, dtype), tokens_of("several")
+    pooled = near.head.pooled(tokens)
+    worst = torch.cosine_similarity(pooled, exact.head.pooled(tokens), -1).min().item()
+    assert pooled.dtype == torch.float32 and 0.999 <= worst < 1, f"cosine {worst:.6f}"
 
 
 def test_a_probe_takes_the_place_of_the_checkpoints_head(to_model):

@@ -72,6 +72,13 @@ def test_hugging_face_video_classifier(from_hugging_face):
     assert rows == {4 * D} and bundle.get("jepa.enc.ffn_dim") == 3 * D
 
 
+def test_a_config_of_another_depth_is_refused(from_hugging_face):
+    reference = video_classifier()
+    reference.config.num_pooler_layers = 3
+    with pytest.raises(ConversionError, match="n_pool_layers is 2 by the tensors, but 3 is stated"):
+        from_hugging_face("vjepa2", reference)
+
+
 def test_the_head_of_a_folder_goes_on_another_checkpoint(from_hugging_face, tmp_path):
     reference = video_classifier()
     reference.save_pretrained(tmp_path / "classifier")

@@ -44,6 +44,13 @@ def test_a_head_of_the_training_is_none(to_model):
     assert torch.equal(model.head.cls.weight, OWN["head.weight"])
 
 
+def test_the_report_counts_a_head_as_used(to_model, tmp_path):
+    to_model(beside=OWN)
+    keys = {"jepa.enc.n_head": 4, **PRE}
+    said = convert("hfvit", tmp_path / "0" / "model.pt", tmp_path / "y.gguf", "f32", keys)
+    assert said.endswith(f"matched {len(BODY) + 2}/{len(BODY) + 2} required source tensors")
+
+
 @pytest.mark.parametrize("start", ["classifier.", "head.", "linear.", "fc.", ""])
 @pytest.mark.parametrize("has_bias", [True, False])
 def test_a_bare_linear_probe(to_model, start, has_bias):
