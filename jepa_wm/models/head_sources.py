@@ -86,26 +86,22 @@ def take_head(source: Source, given: Mapping[str, Any], tensors: dict[str, Tenso
     ours = {key: value for key, value in given.items() if key.startswith("jepa.head.")}
     is_alone, unwanted = source.head is not None, ours.get("jepa.head.kind") == NO_HEAD
     origin = source if source.head is None else source.head
-    if is_alone:
-        origin.skip(BODIES)
     if is_alone or unwanted:
         source.skip(OWN)
-    is_pooler = "pooler.query_tokens" in origin
-    if unwanted and not is_alone:
+    if is_alone:
+        origin.skip(BODIES)
+    elif unwanted:
         return {"jepa.head.kind": NO_HEAD}
     _refuse_other_heads(origin)
     _refuse_several_layers(origin, ours)
+    is_pooler = "pooler.query_tokens" in origin
     head = _take_pooler(origin) if is_pooler else _take_linear(origin, is_alone)
     if not head or source.missing or origin.missing:
         return {"jepa.head.kind": NO_HEAD}
     _fit(head, tensors, origin.config)
     tensors |= head
-    classes = len(head["head.cls.weight"])
-    measured = {"jepa.head.n_classes": classes, "jepa.head.kind": "linear_cls"}
-    if is_pooler:
-        layers = sum(name.endswith(".ln1.weight") for name in head)
-        measured |= {"jepa.head.kind": "attentive_pool", "jepa.head.n_pool_layers": layers}
-    stated = _stated(origin, ours) | _labels(origin.config, classes)
+    measured = _measure(head)
+    stated = _stated(origin, ours) | _labels(origin.config, measured["jepa.head.n_classes"])
     return settle(measured, stated, ours)
 
 
@@ -190,6 +186,14 @@ def _fit(head: dict[str, Tensor], tensors: Mapping[str, Tensor], config: Mapping
             f"head: it reads features of width {width}, the encoder gives "
             f"{' or '.join(map(str, widths))}; heads on several layers are not representable"
         )
+
+
+def _measure(head: Mapping[str, Tensor]) -> Meta:
+    classes = {"jepa.head.n_classes": len(head["head.cls.weight"])}
+    if "head.query" not in head:
+        return {"jepa.head.kind": "linear_cls", **classes}
+    blocks = sum(name.endswith(".ln1.weight") for name in head)
+    return {"jepa.head.kind": "attentive_pool", "jepa.head.n_pool_layers": blocks, **classes}
 
 
 def _timm_pool(config: Mapping[str, Any]) -> str:
