@@ -82,7 +82,8 @@ def convert(source: Source, given: Mapping[str, Any]) -> Converted:
     tensors["enc.cls_token"] = tensors["enc.cls_token"].flatten()
     meta = encoder_meta(tensors, stated, given)
     meta |= {"jepa.family": "levjepa", "jepa.modality": "video", **head}
-    given = {**pixel_recipe(meta), **given}
+    if not source.processor:
+        given = {**pixel_recipe(meta), **given}
     return meta | preprocess_meta(source.processor, source.config, given), tensors
 
 

@@ -90,7 +90,8 @@ def convert(source: Source, given: Mapping[str, Any]) -> Converted:
     if predictor is not None:
         meta |= predictor_meta(tensors, meta, given)
     meta |= {"jepa.family": "vjepa2_1", "jepa.modality": _modality(meta), **head}
-    given = {**pixel_recipe(meta), **given}
+    if not source.processor:
+        given = {**pixel_recipe(meta), **given}
     return meta | preprocess_meta(source.processor, source.config, given), tensors
 
 
@@ -174,7 +175,7 @@ def _flatten_image_kernel(tensors: dict[str, Tensor], clips: Meta) -> None:
 def predictor_meta(tensors: Mapping[str, Tensor], enc: Meta, given: Mapping[str, Any]) -> Meta:
     """Settle all ``jepa.pred.*`` keys; the ids' grid is that of training, as in the hub's code."""
     first = tensors.get("pred.embed.0.weight")
-    levels = 1 if first is None else first.shape[1] // enc["jepa.enc.embed_dim"]
+    levels = 1 if first is None else first.shape[-1] // enc["jepa.enc.embed_dim"]
     if levels not in (1, len(enc["jepa.enc.hier_layers"])):
         raise ConversionError(
             f"predictor_embed takes {levels} levels of {enc['jepa.enc.embed_dim']}, wanted 1 or "

@@ -203,6 +203,29 @@ def test_the_published_size_says_everything():
     }  # fmt: skip
 
 
+PROCESSOR = {
+    "image_processor_type": "BitImageProcessor", "do_center_crop": True, "resample": 2,
+    "crop_size": {"height": 24, "width": 24}, "size": {"shortest_edge": 28},
+    "image_mean": [0.5, 0.4, 0.3], "image_std": [0.2, 0.3, 0.4], "rescale_factor": 1 / 255,
+}  # fmt: skip
+
+
+def test_a_published_size_needs_no_settings(tmp_path, to_bundle, monkeypatch):
+    """Were this the published size: weights alone are enough, and what lies beside them wins."""
+    large = levjepa.PUBLISHED[1024, 24, 4096, 16, 1]
+    small = large | {"jepa.enc.n_head": 2, "jepa.enc.img_size": 24, "jepa.enc.n_frames": 4}
+    monkeypatch.setitem(levjepa.PUBLISHED, (D, 2, 2 * D, 8, 1), small)
+    bundle = to_bundle(weights(), None, recipe=())
+    assert (bundle.get("jepa.pre.crop"), bundle.get("jepa.pre.resample")) == (24, "bicubic")
+    assert difference(encode(load(bundle, CPU), "native"), ARRAYS["native"]) < RELATIVE
+    write(tmp_path, weights(), CONFIG | {"attn_mode": "full"})
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(PROCESSOR))
+    convert("levjepa", tmp_path, tmp_path / "out.gguf", "f32", {"jepa.pre.crop": 20})
+    bundle = Bundle.open(tmp_path / "out.gguf")
+    found = [bundle.get(f"jepa.pre.{key}") for key in ("resize_short", "crop", "resample")]
+    assert found == [28, 20, "bilinear"] and bundle.get("jepa.enc.attn_mode") == "full"
+
+
 # refusals
 
 

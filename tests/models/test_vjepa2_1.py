@@ -344,6 +344,22 @@ def test_published_sizes_say_everything(dim, depth, heads, ffn, last_levels, lev
     }  # fmt: skip
 
 
+def test_a_published_size_needs_no_settings(tmp_path, monkeypatch):
+    """Were these the published sizes: the checkpoint alone is enough."""
+    monkeypatch.setitem(vjepa2_1.PUBLISHED, (D, 12, 2 * D, 16, 2), {"jepa.enc.n_head": 2})
+    monkeypatch.setitem(vjepa2_1.PREDICTOR_HEADS, 44, 2)
+    torch.save(checkpoint(), tmp_path / "model.pt")
+    convert("vjepa2_1", tmp_path / "model.pt", tmp_path / "out.gguf", "f32", {})
+    bundle = Bundle.open(tmp_path / "out.gguf")
+    assert (bundle.get("jepa.pre.resize_short"), bundle.get("jepa.pre.crop")) == (438, 384)
+    assert (bundle.get("jepa.pred.grid_size"), bundle.get("jepa.enc.n_frames")) == (24, 64)
+    assert difference(encode(load(bundle, CPU), "native"), ARRAYS["native"]) < RELATIVE
+    given = {"jepa.enc.img_size": 256}
+    convert("vjepa2_1", tmp_path / "model.pt", tmp_path / "out.gguf", "f32", given)
+    bundle = Bundle.open(tmp_path / "out.gguf")
+    assert (bundle.get("jepa.pre.resize_short"), bundle.get("jepa.pred.grid_size")) == (292, 16)
+
+
 # refusals
 
 
