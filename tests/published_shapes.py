@@ -111,7 +111,7 @@ SHAPES = (
     ),
     Shape(
         "vjepa2",
-        "ViT-g/16 SSv2, Diving48 (probe: 16 heads, eps 1e-5)",
+        "ViT-g/16 SSv2 (probe: 16 heads, eps 1e-5)",
         encoder("vjepa2", 4, 64, G_RATIO, **CLIP)
         | POOL
         | {"jepa.head.n_head": 2, "jepa.head.ln_eps": 1e-5},
