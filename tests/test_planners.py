@@ -27,6 +27,8 @@ BASE = {
     "init_std": 1.0,
     "min_std": 0.0,
     "momentum": 0.0,
+    "momentum_std": None,
+    "constraints": {},
     "clip": True,
     "include_mean": True,
     "returns": "mean",

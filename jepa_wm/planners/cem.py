@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from jepa_wm.control.interfaces import Plan
-from jepa_wm.planners.sampling import SamplingPlanner, take
+from jepa_wm.planners.rounds import take
+from jepa_wm.planners.sampling import SamplingPlanner
 
 
 @dataclass(frozen=True, kw_only=True)

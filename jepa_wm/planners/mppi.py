@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from jepa_wm.control.interfaces import Plan
-from jepa_wm.planners.sampling import SamplingPlanner, take
+from jepa_wm.planners.rounds import take
+from jepa_wm.planners.sampling import SamplingPlanner
 
 
 @dataclass(frozen=True, kw_only=True)

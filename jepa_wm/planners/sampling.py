@@ -8,13 +8,15 @@ device.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
 
 from jepa_wm.control.interfaces import Bounds, CostFn, Plan, PlanTrace
+from jepa_wm.planners.constraints import Constraint, Named, allowed, misfits, named, starting
+from jepa_wm.planners.rounds import better, blend, clamp, join, score
 from jepa_wm.planners.settings import (
     choice_faults,
     count_faults,
@@ -39,8 +41,10 @@ class SamplingPlanner(ABC):
             dimension.
         min_std: Floor of the standard deviation after a refit, likewise; pinned dimensions stay
             pinned.
-        momentum: new = momentum * old + (1 - momentum) * fit, for mean and std alike, in [0, 1); a
-            number or [A].
+        momentum: new = momentum * old + (1 - momentum) * fit, in [0, 1); a number or [A].
+        momentum_std: The same for std; None takes ``momentum``.
+        constraints: What candidates may be beside the bounds, by name, applied in order before
+            them; see ``jepa_wm.planners.constraints``.
         clip: Clip candidates (and a warm start's mean) to the bounds; False ignores them.
         include_mean: Let candidate 0 be the current mean.
         returns: ``mean`` gives the last mean, scored once more on its own; ``best`` the best
@@ -57,13 +61,16 @@ class SamplingPlanner(ABC):
     init_std: PerDim
     min_std: PerDim
     momentum: PerDim
+    momentum_std: PerDim | None
+    constraints: Mapping[str, Constraint] | Named
     clip: bool
     include_mean: bool
     returns: str
     std_estimator: str
 
     def __post_init__(self) -> None:
-        for name in ("init_std", "min_std", "momentum"):
+        object.__setattr__(self, "constraints", named(self.constraints))
+        for name in ("init_std", "min_std", "momentum", "momentum_std"):
             value = getattr(self, name)
             if isinstance(value, Sequence) and not isinstance(value, str):  # hashable, and plain
                 object.__setattr__(self, name, tuple(value))
@@ -77,6 +84,8 @@ class SamplingPlanner(ABC):
         counts = ("horizon", "num_samples", "iterations", "num_elites")
         words = {"returns": ("mean", "best"), "std_estimator": ("unbiased", "population")}
         tops = {"init_std": torch.inf, "min_std": torch.inf, "momentum": 1.0}
+        if self.momentum_std is not None:
+            tops["momentum_std"] = 1.0
         return [
             *count_faults(values, counts),
             *elite_faults(values),
@@ -110,8 +119,12 @@ class SamplingPlanner(ABC):
                 numpy or lists.
 
         Raises:
-            ValueError: ``actions`` or a per-dimension setting has another shape.
+            ValueError: ``actions`` or a per-dimension setting has another shape, or a constraint is
+                on a dimension that is not there.
         """
+        faults = misfits(named(self.constraints), action_dim)
+        if faults:
+            raise ValueError("; ".join(faults))
         mean = torch.zeros(batch, self.horizon, action_dim, device=device)
         if actions is not None:
             given = torch.as_tensor(actions).to(device, torch.float32)
@@ -164,21 +177,24 @@ class SamplingPlanner(ABC):
         box = self._box(start, bounds, generators)
         A, device = start.actions.shape[-1], start.actions.device
         momentum, floor = (self._per_dim(name, A, device) for name in ("momentum", "min_std"))
-        plan = Plan(_clamp(start.actions.float(), box), start.std.float(), start.cost)
+        follows = self.momentum_std is None
+        momenta = (momentum, momentum if follows else self._per_dim("momentum_std", A, device))
+        mean = clamp(starting(start.actions.float(), named(self.constraints)), box)
+        plan = Plan(mean, start.std.float(), start.cost)
         best = Plan(plan.actions, plan.std, torch.full_like(plan.cost, torch.inf))
         traces = []
         for _ in range(self.iterations):
             samples = self._sample(plan, box, generators)  # [B,S,H,A]
-            costs = _score(cost, samples)  # [B,S]
-            best = _better(best, samples, costs)
+            costs = score(cost, samples)  # [B,S]
+            best = better(best, samples, costs)
             fit = self.update(plan, samples, costs)
-            plan = _blend(plan, fit, momentum, floor)
+            plan = blend(plan, fit, momenta, floor)
             traces.append(plan.trace)
-        trace = _join(traces)
+        trace = join(traces)
         if self.returns == "best":
             actions, final = best.actions, best.cost
         else:
-            actions, final = plan.actions, _score(cost, plan.actions[:, None])[:, 0]
+            actions, final = plan.actions, score(cost, plan.actions[:, None])[:, 0]
         failed = ~trace.best.isfinite().all(0)  # [B]
         return Plan(actions, plan.std, final.masked_fill(failed, torch.inf), trace)
 
@@ -235,60 +251,16 @@ class SamplingPlanner(ABC):
     def _sample(
         self, plan: Plan, box: Bounds | None, generators: Sequence[torch.Generator]
     ) -> Tensor:
-        B, H, A = plan.actions.shape
-        device = plan.actions.device
-        noise = torch.empty(B, self.num_samples, H, A, pin_memory=device.type == "cuda")
-        for row, generator in zip(noise, generators, strict=True):
-            torch.randn(row.shape, generator=generator, out=row)
-        samples = noise.to(device, non_blocking=True) * plan.std[:, None] + plan.actions[:, None]
+        noise = self._noise(plan.actions, generators).to(plan.actions.device, non_blocking=True)
+        samples = noise * plan.std[:, None] + plan.actions[:, None]
         if self.include_mean:
             samples[:, 0] = plan.actions
-        return _clamp(samples, box)
+        return clamp(allowed(samples, named(self.constraints)), box)
 
-
-def _clamp(actions: Tensor, box: Bounds | None) -> Tensor:
-    return actions if box is None else torch.clamp(actions, box[0], box[1])
-
-
-def _score(cost: CostFn, samples: Tensor) -> Tensor:
-    """Call the cost and check its answer; whatever is not finite is infinitely bad."""
-    costs = cost(samples)
-    if not isinstance(costs, Tensor):
-        raise TypeError(f"cost must return a tensor [B,S], got {type(costs).__name__}")
-    if costs.shape != samples.shape[:2]:
-        raise ValueError(
-            f"cost must return {list(samples.shape[:2])} [B,S], got {list(costs.shape)}"
-        )
-    costs = costs.float()
-    return torch.where(costs.isfinite(), costs, torch.inf)
-
-
-def _better(best: Plan, samples: Tensor, costs: Tensor) -> Plan:
-    lowest, index = costs.min(1)  # [B]
-    found = samples[torch.arange(len(samples), device=samples.device), index]  # [B,H,A]
-    better = lowest < best.cost
-    actions = torch.where(better[:, None, None], found, best.actions)
-    return Plan(actions, best.std, torch.where(better, lowest, best.cost))
-
-
-def _blend(old: Plan, fit: Plan, momentum: Tensor, floor: Tensor) -> Plan:
-    """Apply momentum and the floor; leave alone what is pinned (std 0) or had no finite cost."""
-    assert fit.trace is not None  # update() ends in fit()
-    mean = momentum * old.actions + (1 - momentum) * fit.actions
-    std = torch.maximum(momentum * old.std + (1 - momentum) * fit.std, floor)
-    failed = ~fit.trace.best[0].isfinite()  # [B]
-    keep = (old.std == 0) | failed[:, None, None]
-    mean, std = torch.where(keep, old.actions, mean), torch.where(keep, old.std, std)
-    trace = replace(fit.trace, spread=std.mean((1, 2))[None])
-    return Plan(mean, std, fit.cost, trace)
-
-
-def _join(traces: Sequence[PlanTrace | None]) -> PlanTrace:
-    rounds = [trace for trace in traces if trace is not None]
-    names = [field.name for field in fields(PlanTrace)]
-    return PlanTrace(*(torch.cat([getattr(one, name) for one in rounds]) for name in names))
-
-
-def take(samples: Tensor, index: Tensor) -> Tensor:
-    """Pick candidates by index: [B,S,H,A] and [B,K] -> [B,K,H,A]."""
-    return samples[torch.arange(len(samples), device=samples.device)[:, None], index]
+    def _noise(self, mean: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
+        """Draw standard normal noise [B,S,H,A] on the CPU for a mean [B,H,A], row by row."""
+        B, H, A = mean.shape
+        noise = torch.empty(B, self.num_samples, H, A, pin_memory=mean.device.type == "cuda")
+        for row, generator in zip(noise, generators, strict=True):
+            torch.randn(row.shape, generator=generator, out=row)
+        return noise

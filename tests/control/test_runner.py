@@ -28,7 +28,8 @@ RULES = {"budget": 12, "success": "success", "frames": "state", "states": "state
 def agent():
     planner = CEM(
         horizon=4, num_samples=64, num_elites=8, iterations=3, init_std=1.0, min_std=0.0,
-        momentum=0.0, clip=True, include_mean=True, returns="mean", std_estimator="unbiased",
+        momentum=0.0, momentum_std=None, constraints={}, clip=True, include_mean=True,
+        returns="mean", std_estimator="unbiased",
     )  # fmt: skip
     return MPC(
         world_model=PointModel(),
