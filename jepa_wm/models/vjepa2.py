@@ -93,15 +93,18 @@ PUBLISHED: dict[tuple[int, ...], Meta] = {
     (1280, 32, 5120, 16, 2): {"jepa.enc.n_head": 16},
     (1408, 40, 6144, 16, 2): {"jepa.enc.n_head": 22},
 }
-CLIP = {"jepa.enc.n_frames": 64, "jepa.enc.ln_eps": 1e-6}
 AUTHORS: Meta = {"jepa.enc.ln_eps": 1e-6}
 """What the authors' constructors fix, whatever the size."""
+CLIP = AUTHORS | {"jepa.enc.n_frames": 64}
 SIDES = {1408: (256, 384)}
 """Width -> sides of the crops a model was published for, where it is not 256 alone."""
 VJEPA_TABLES = {1024: (1568,), 1280: (1568, 4608)}
 """Width -> rows of V-JEPA's position table: its ViTs have the shapes of these, but no RoPE."""
-PREDICTOR_HEADS = {("masked", 384): 12, ("ac", 1024): 16}
-"""Kind and width of a predictor -> heads, in every published model."""
+PREDICTOR_HEADS: dict[tuple[Any, ...], int] = {
+    ("masked", 384, 12, 1536): 12,
+    ("ac", 1024, 24, 4096): 16,
+}
+"""Kind, width, blocks and MLP of a published predictor -> heads."""
 # what a bundle may ask of this graph
 GRAPH = {
     "jepa.enc.pos_type": ("rope3d",),
@@ -212,8 +215,8 @@ def _published(measured: Meta, table: tuple[int, ...]) -> Meta:
         table: Shape of the position table left from before RoPE, or empty; it tells the crop where
             one model was published for several.
     """
-    kind, width = measured.get("jepa.pred.kind"), measured.get("jepa.pred.embed_dim")
-    heads = PREDICTOR_HEADS.get((kind, width)) if kind and width else None
+    names = ("kind", "embed_dim", "n_layer", "ffn_dim")
+    heads = PREDICTOR_HEADS.get(tuple(measured.get(f"jepa.pred.{name}") for name in names))
     meta = {} if heads is None else {"jepa.pred.n_head": heads}
     found = meta_layout.published(measured, PUBLISHED)
     if not found:
@@ -292,9 +295,5 @@ def build(bundle: Bundle) -> Model:
 
 
 FAMILY = Family(
-    "vjepa2",
-    ANCHORS,
-    build,
-    convert,
-    ("encoder", "target_encoder", "ema_encoder"),
+    "vjepa2", ANCHORS, build, convert, default_entry=("encoder", "target_encoder", "ema_encoder")
 )
