@@ -25,6 +25,7 @@ CANVAS = 512
 CAMERA = np.array([1.30, -0.42, 0.78])  # metres, base frame
 TARGET = np.array([0.48, 0.0, 0.115])
 FOCAL = 650.0  # canvas pixels
+FARTHEST = 1e4  # canvas pixels: beyond it pygame draws what nobody sees, for seconds
 NEAREST = 0.05  # metres: what is nearer to the camera, or behind it, is drawn as if there
 SHOULDER = np.array([0.0, 0.0, 0.30])
 UPPER, FORE = 0.48, 0.44  # metres, the links from shoulder to elbow to wrist
@@ -59,7 +60,8 @@ def project(points: Floats) -> tuple[Floats, Floats]:
     """Return canvas pixels [N,2] and depths [N] in metres of points [N,3] in the base frame."""
     seen = (np.atleast_2d(points) - CAMERA) @ _AXES.T
     depths = np.maximum(seen[:, 2], NEAREST)
-    return CANVAS / 2 + FOCAL * seen[:, :2] / depths[:, None], depths
+    places = CANVAS / 2 + FOCAL * seen[:, :2] / depths[:, None]
+    return np.clip(places, -FARTHEST, FARTHEST), depths
 
 
 class ReachRenderer:
