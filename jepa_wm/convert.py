@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,11 @@ from tqdm import tqdm
 
 from jepa_wm.bundle import schema
 from jepa_wm.bundle.quant import FILE_TYPES
+from jepa_wm.bundle.reader import Bundle
 from jepa_wm.bundle.writer import write_bundle
-from jepa_wm.errors import ConversionError
+from jepa_wm.errors import BundleError, ConversionError
 from jepa_wm.hub import parse, resolve
-from jepa_wm.models import FAMILIES
+from jepa_wm.models import FAMILIES, empty_model
 from jepa_wm.models.checkpoint import UnmatchedError, fits, open_source
 from jepa_wm.models.family import Family
 from jepa_wm.models.source import Source
@@ -89,13 +91,22 @@ def convert(
         "jepa_wm.source.sha256": _hash(source),
         "jepa_wm.source.entry": source.entry,
     }
-    write_bundle(out, {**general, **meta, **origin, **given}, tensors, file_type)
+    meta = {**general, **meta, **origin, **given}
+    write_bundle(out, meta, tensors, file_type, partial(_runs, src=src))
     used, skipped = source.counts()
     beside = f", {skipped} skipped" if skipped else ""
     return (
         f"{out}: {family.name}, {len(tensors)} tensors, {out.stat().st_size / 1e6:.1f} MB; "
         f"matched {used}/{used} required source tensors{beside}"
     )
+
+
+def _runs(bundle: Bundle, src: str | Path) -> None:
+    """Refuse a bundle that could be written but not loaded."""
+    try:
+        empty_model(bundle)
+    except BundleError as error:
+        raise ConversionError(f"{src}: {str(error).removeprefix(f'{bundle.path}: ')}") from error
 
 
 def _open(family: Family, src: Path, reading: Reading) -> Source:

@@ -11,13 +11,11 @@ import math
 from collections import Counter
 from typing import Any
 
-import torch
-
 from jepa_wm.bundle.faults import bundle_error, printable
 from jepa_wm.bundle.reader import Bundle, Examined, examine, find_bundle
 from jepa_wm.bundle.schema import TABLE, key_for
 from jepa_wm.errors import BundleError
-from jepa_wm.models import FAMILIES, WORLD_MODELS, Model
+from jepa_wm.models import WORLD_MODELS, Model, empty_model
 from jepa_wm.models.masked import MaskedPredictor
 from jepa_wm.runtime import command
 
@@ -90,8 +88,7 @@ def capabilities(bundle: Bundle) -> dict[str, str]:
         if bundle.unsupported:
             name, kind = next(iter(bundle.unsupported.items()))
             raise BundleError(f"tensor {printable(name)} has the type {kind}, which none can read")
-        with torch.device("meta"):
-            model = FAMILIES[bundle.family].build(bundle)
+        model = empty_model(bundle)
     except BundleError as error:
         return {"nothing": str(error)}
     size, frames = model.preprocess.size, bundle.get("jepa.enc.n_frames")

@@ -318,3 +318,10 @@ def test_a_user_may_overrule_the_config_but_not_the_tensors(saved, tmp_path):
     assert run(path, tmp_path / "x.gguf").get("jepa.enc.n_head") == 2
     with pytest.raises(ConversionError, match="embed_dim is 8 by the tensors, but 16 is stated"):
         run(path, tmp_path / "y.gguf", "--set", "enc.embed_dim=16")
+
+
+def test_what_could_be_written_but_not_loaded_is_refused(saved, tmp_path):
+    out = tmp_path / "out.gguf"
+    with pytest.raises(ConversionError, match=r"model\.pt: jepa_wm\.enc\.pos_interp = 'trilinear"):
+        run(saved(state()), out, "--set", "jepa_wm.enc.pos_interp=trilinear_scale")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["model.pt"]

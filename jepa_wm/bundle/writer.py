@@ -6,7 +6,7 @@ opened once as a reader would, and moved.
 
 import os
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from pathlib import Path
@@ -51,6 +51,7 @@ def write_bundle(
     meta: Mapping[str, Any],
     tensors: Mapping[str, TensorLike],
     file_type: str = "f32",
+    check: Callable[[Bundle], object] | None = None,
 ) -> Path:
     """Write a GGUF bundle, replacing a file of that name.
 
@@ -63,6 +64,8 @@ def write_bundle(
             (``Bundle.encoded``) is written byte for byte.
         file_type: Type of the quantisable weights, one of ``quant.FILE_TYPES``; all other tensors
             are F32.
+        check: Called with the finished bundle before it takes its place; what it raises leaves
+            nothing behind.
 
     Returns:
         The path.
@@ -96,7 +99,9 @@ def write_bundle(
                 writer.write_tensor_data(_encoded(tensor, kinds[name]).data)
         finally:
             writer.close()
-        Bundle.open(temporary)
+        written = Bundle.open(temporary)
+        if check is not None:
+            check(written)
     return path
 
 

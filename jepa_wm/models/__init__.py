@@ -14,7 +14,7 @@ from jepa_wm.models.family import Family
 from jepa_wm.models.lewm_world_model import LeWMWorldModel
 from jepa_wm.models.model import Model, load_tensors
 
-__all__ = ["FAMILIES", "WORLD_MODELS", "Model", "load", "load_world_model"]
+__all__ = ["FAMILIES", "WORLD_MODELS", "Model", "empty_model", "load", "load_world_model"]
 
 FAMILIES: dict[str, Family] = {
     "ijepa": ijepa.FAMILY,
@@ -43,20 +43,23 @@ def load(
         dtype: Dtype of the matrices; norms, tokens and position tables are always float32.
 
     Raises:
-        BundleError: the file is broken or its family is not implemented.
+        BundleError: the file is broken, or asks for something its family does not have.
     """
     bundle = source if isinstance(source, Bundle) else Bundle.open(source)
-    family = FAMILIES.get(bundle.family)
-    if family is None:
-        known = ", ".join(FAMILIES)
-        raise BundleError(
-            f"{bundle.path}: jepa.family = {bundle.family} is not implemented (known: {known})"
-        )
-    with torch.device("meta"):
-        model = family.build(bundle)
+    model = empty_model(bundle)
     load_tensors(model, bundle, device, dtype)
     model.prepare(dtype)
     return model
+
+
+def empty_model(bundle: Bundle) -> Model:
+    """Build the modules of a bundle without weights: what it takes to know whether it runs.
+
+    Raises:
+        BundleError: the bundle asks for something its family does not have.
+    """
+    with torch.device("meta"):
+        return FAMILIES[bundle.family].build(bundle)
 
 
 def load_world_model(
