@@ -1,13 +1,16 @@
-"""Record scripted play in PushT: the training data, made on the spot.
+"""Record scripted play: the training data, made on the spot.
 
-Run: ``python -m jepa_wm.collect out=data/play episodes=20000 workers=2``. An interrupted
+Run: ``python -m jepa_wm.collect out=data/play episodes=20000 workers=2``, or with ``env=reach``
+another environment's play. An interrupted
 collection continues where it stopped; finished episodes are never lost.
 """
 
 import math
 import multiprocessing
+from collections.abc import Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,23 +20,27 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from jepa_wm.envs.play import play
 from jepa_wm.envs.rendering import PushTRenderer
 from jepa_wm.envs.shapes import make_block
 from jepa_wm.errors import ConfigError
 from jepa_wm.experiments.dreams import OFFSET, dream
-from jepa_wm.launch import launch
+from jepa_wm.launch import build, launch, preset_node
 from jepa_wm.training.dataset import ARRAYS, DatasetInfo, array_shapes
 
 _COUNTS = ("episodes", "steps", "block", "image_size", "workers", "seed")
 CHUNK = 400  # episodes simulated side by side and written at once
 GOAL_POSE = (256.0, 256.0, math.pi / 4)  # the green decoration of the default environment
-RENDER_SIZE = 224  # what the environment shows; the stored frames are resized from it
+RENDER_SIZE = 224  # what it shows
 
 
 @dataclass(frozen=True)
 class CollectConfig:
-    """The options of ``conf/collect.yaml``, checked."""
+    """The options of ``conf/collect.yaml``, checked.
+
+    Attributes:
+        env: Node of the environment; its pictures are resized to the stored frames.
+        task: Node of its task: ``play`` is recorded, ``state`` is the key of its states.
+    """
 
     out: Path
     episodes: int
@@ -44,6 +51,8 @@ class CollectConfig:
     workers: int
     jitter: float
     model: str | None
+    env: Mapping[str, Any] = field(default_factory=partial(preset_node, "env", "pusht"))
+    task: Mapping[str, Any] = field(default_factory=partial(preset_node, "task", "pusht"))
 
     def __post_init__(self) -> None:
         for name in _COUNTS[:-1]:
@@ -51,6 +60,8 @@ class CollectConfig:
                 raise ConfigError(f"{name}={getattr(self, name)} must be at least 1")
         if self.steps % self.block:
             raise ConfigError(f"steps={self.steps} must be a multiple of block={self.block}")
+        if self.model is not None and "PushT" not in self.env["id"]:
+            raise ConfigError(f"model= records plans in PushT only, not in {self.env['id']}")
         if self.model is not None and self.steps != OFFSET:
             raise ConfigError(
                 f"steps={self.steps}: with model= an episode is a plan, steps={OFFSET}"
@@ -58,17 +69,21 @@ class CollectConfig:
 
     def info(self) -> DatasetInfo:
         """Describe the dataset before its first episode."""
+        env = build(dict(self.env), "env")
+        state = env.reset(seed=0)[1][self.task["state"]]
+        kind = f" ({self.env['task']})" if "task" in self.env else ""
         return DatasetInfo(
             episodes=self.episodes,
             done=0,
             frames=self.steps // self.block + 1,
             image_size=self.image_size,
             block=self.block,
-            action_dim=2,
+            action_dim=len(env.action_space.low),
             seed=self.seed,
-            env="jepa_wm/PushT-v0",
+            env=self.env["id"].partition(":")[2] + kind,
             jitter=self.jitter,
             model=self.model,
+            state_dim=len(state),
         )
 
 
@@ -99,21 +114,23 @@ def shrink(frames: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
 def collect_chunk(config: CollectConfig, first: int, count: int) -> int:
     """Simulate, render and store episodes [first, first+count); return ``count``."""
     torch.set_num_threads(1)
-    renderer = PushTRenderer(RENDER_SIZE, make_block("T"), GOAL_POSE)
+    env: Any = build(dict(config.env), "env").unwrapped
     if config.model is None:
-        episodes = play(config.seed, count, config.steps, first, config.jitter)
+        play = build(dict(config.task["play"]) | {"steps": config.steps}, "task.play")
+        episodes = play(config.seed, count, first=first, jitter=config.jitter)
     else:
+        renderer = PushTRenderer(RENDER_SIZE, make_block("T"), GOAL_POSE)
         episodes = dream(config.model, config.seed, count, first, renderer)
-    seen = episodes.states[:, :: config.block]  # [E,F,7]
+    seen = episodes.states[:, :: config.block]  # [E,F,P]
     rows = slice(first, first + count)
     frames, states, actions = (
         np.load(config.out / f"{name}.npy", mmap_mode="r+") for name in ARRAYS
     )
     for row, episode in zip(range(first, first + count), seen, strict=True):
-        full = np.stack([renderer.render(state) for state in episode])
+        full = np.stack([env.render_state(state) for state in episode])
         frames[row] = shrink(full, config.image_size)
     states[rows] = seen
-    actions[rows] = episodes.actions.reshape(count, -1, config.block * 2)
+    actions[rows] = episodes.actions.reshape(count, -1, config.block * episodes.actions.shape[2])
     return count
 
 
@@ -143,6 +160,8 @@ def collect(config: CollectConfig) -> DatasetInfo:
 def main(options: dict[str, Any]) -> None:
     """Read the options, collect, say where the data is."""
     config = CollectConfig(
+        env=options["env"],
+        task=options["task"],
         out=Path(str(options["out"])).expanduser(),
         jitter=float(options["jitter"]),
         model=None if options["model"] is None else str(options["model"]),

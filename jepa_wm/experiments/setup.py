@@ -193,7 +193,8 @@ def make_segments(options: dict[str, Any], env: gymnasium.Env) -> Segments:
         return cut_segments(recorded.states, recorded.actions, options["goal_offset"], seed)
     drawn = [env.reset(seed=PLAY_SEED + 1000 * seed + index)[1] for index in range(count)]
     starts, goals = (np.stack([info[key] for info in drawn]) for key in ("state", "goal_state"))
-    return Segments(starts, goals, np.zeros((count, 0, *env.action_space.shape), np.float32))
+    actions = np.zeros((count, 0, *(env.action_space.shape or ())), np.float32)
+    return Segments(starts, goals, actions)
 
 
 def make_tasks(

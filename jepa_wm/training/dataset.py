@@ -1,7 +1,7 @@
 """Play on disk, and the windows a training step takes from it.
 
 A dataset is a folder: ``meta.json`` and three memory-mapped arrays, one row an episode:
-``frames.npy`` uint8 [E,F,s,s,3], ``states.npy`` float32 [E,F,7], ``actions.npy`` float32
+``frames.npy`` uint8 [E,F,s,s,3], ``states.npy`` float32 [E,F,P], ``actions.npy`` float32
 [E,F-1,block*a]. Frame f is what the camera sees before block f is executed.
 """
 
@@ -33,6 +33,7 @@ class DatasetInfo:
         env: What was played.
         jitter: Share of random commands among the behaviours of the play policy.
         model: Bundle whose plans were executed instead of play, or None.
+        state_dim: Size P of a simulator state.
     """
 
     episodes: int
@@ -45,6 +46,7 @@ class DatasetInfo:
     env: str
     jitter: float = 0.0
     model: str | None = None
+    state_dim: int = 7
 
     def save(self, folder: Path) -> None:
         """Write ``meta.json`` atomically."""
@@ -79,7 +81,7 @@ def array_shapes(info: DatasetInfo) -> dict[str, tuple[tuple[int, ...], str]]:
     E, F, s = info.episodes, info.frames, info.image_size
     return {
         "frames": ((E, F, s, s, 3), "uint8"),
-        "states": ((E, F, 7), "float32"),
+        "states": ((E, F, info.state_dim), "float32"),
         "actions": ((E, F - 1, info.block * info.action_dim), "float32"),
     }
 
@@ -91,7 +93,7 @@ class Windows:
     Attributes:
         frames: uint8 [B,T,s,s,3].
         actions: Raw blocks leaving the first T-1 frames, float32 [B,T-1,A].
-        states: Simulator states float32 [B,T,7], for probes and the optional state loss.
+        states: Simulator states float32 [B,T,P], for probes and the optional state loss.
     """
 
     frames: NDArray[np.uint8]
