@@ -15,7 +15,8 @@ from jepa_wm.errors import ConfigError
 from jepa_wm.models import load_world_model
 from jepa_wm.training.dataset import PlayDataset, open_datasets
 from jepa_wm.training.export import export
-from jepa_wm.training.lewm import Trainer, learning_rate
+from jepa_wm.training.lewm import Trainer
+from jepa_wm.training.loop import learning_rate
 from jepa_wm.training.network import state_targets
 from jepa_wm.training.probes import effective_rank
 
