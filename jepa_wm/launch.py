@@ -61,7 +61,7 @@ def build(node: dict[str, Any], what: str) -> Any:
         ConfigError: the target does not take these values, or refuses them.
     """
     try:
-        return instantiate(node)
+        return instantiate(node, _convert_="all")  # plain lists and dicts, records as they are
     except InstantiationException as error:
         cause = error.__cause__ or error
         raise ConfigError(f"{what}: {_one_line(cause)}") from error

@@ -40,6 +40,8 @@ class ActionCodec:
         std: Action standard deviation [a], env units, > 0; tiled statistics likewise.
         low: Lower end of the env's box [a], env units; -inf where unbounded.
         high: Upper end of the env's box [a], env units; inf where unbounded.
+        dead_zone: Sizes [a], env units, below which an action is executed as 0 (V-JEPA 2-AC's arm:
+            a quarter of the gripper's way); None has none.
 
     Raises:
         ConfigError: a length, a sign or an order is wrong; all faults at once.
@@ -53,10 +55,13 @@ class ActionCodec:
     std: Tensor
     low: Tensor
     high: Tensor
+    dead_zone: Tensor | None = None
 
     def __post_init__(self) -> None:
         for name in ("mean", "std", "low", "high"):
             object.__setattr__(self, name, as_float32(getattr(self, name)).cpu().reshape(-1))
+        zone = torch.zeros_like(self.low) if self.dead_zone is None else self.dead_zone
+        object.__setattr__(self, "dead_zone", as_float32(zone).cpu().reshape(-1))
         if isinstance(self.block, bool) or not isinstance(self.block, int) or self.block < 1:
             raise ConfigError(f"action block must be a whole number >= 1, got {self.block!r}")
         faults = self._untile() or self._value_faults()
@@ -87,6 +92,9 @@ class ActionCodec:
             faults.append(f"mean is not finite: {self.mean.tolist()}")
         if not bool((torch.isfinite(self.std) & (self.std > 0)).all()):
             faults.append(f"std must be finite and > 0: {self.std.tolist()}")
+        zone = self.dead_zone
+        if zone is None or len(zone) != self.env_dim or not bool((zone >= 0).all()):
+            faults.append(f"dead_zone must be {self.env_dim} numbers >= 0, got {zone}")
         if not bool((self.low <= self.high).all()):
             faults.append(f"low {self.low.tolist()} must not exceed high {self.high.tolist()}")
         return faults
@@ -129,7 +137,7 @@ class ActionCodec:
             blocks: [..., n, A], solver units.
 
         Returns:
-            Env actions, float32 [..., n * block, a], clipped to [low, high].
+            Env actions, float32 [..., n * block, a], 0 in the dead zone, clipped to [low, high].
 
         Raises:
             ValueError: the last dimension is not A.
@@ -143,6 +151,8 @@ class ActionCodec:
         device = packed.device
         steps = packed.reshape(*packed.shape[:-2], -1, self.env_dim)
         raw = self.mean.to(device) + self.std.to(device) * steps
+        assert self.dead_zone is not None  # filled in by the constructor
+        raw = raw.masked_fill(raw.abs() < self.dead_zone.to(device), 0)
         return torch.clamp(raw, self.low.to(device), self.high.to(device))
 
     def bounds(self) -> tuple[Tensor, Tensor]:

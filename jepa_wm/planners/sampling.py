@@ -194,7 +194,8 @@ class SamplingPlanner(ABC):
         if self.returns == "best":
             actions, final = best.actions, best.cost
         else:
-            actions, final = plan.actions, score(cost, plan.actions[:, None])[:, 0]
+            actions = clamp(plan.actions, box)  # an average may round past a side
+            final = score(cost, actions[:, None])[:, 0]
         failed = ~trace.best.isfinite().all(0)  # [B]
         return Plan(actions, plan.std, final.masked_fill(failed, torch.inf), trace)
 

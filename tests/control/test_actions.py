@@ -123,3 +123,12 @@ def test_the_codec_owns_its_numbers():
     held = codec(mean=mean)
     mean[:] = 9
     torch.testing.assert_close(held.mean, torch.tensor([0.1, -0.2]))
+
+
+def test_what_lies_in_the_dead_zone_is_executed_as_nothing():
+    held = codec(block=1, mean=[0, 0], std=[1, 1], dead_zone=[0, 0.25])
+    actions = held.decode([[0.01, 0.249], [0.01, -0.25], [-0.01, -0.1]])
+    torch.testing.assert_close(actions, torch.tensor([[0.01, 0], [0.01, -0.25], [-0.01, 0]]))
+    for wrong in ([0.25], [0, -1]):
+        with pytest.raises(ConfigError, match=r"dead_zone must be 2 numbers >= 0, got"):
+            codec(dead_zone=wrong)
