@@ -90,16 +90,22 @@ def by_products(q: Tensor, k: Tensor, v: Tensor, spans: list[Span]) -> Tensor:
     """
     B, heads, N, d = q.shape
     pieces = [piece for span in spans for piece in _cut(span)]
-    one = [(q[b, h], k[b, h], v[b, h], pieces) for b in range(B) for h in range(heads)]
+    out = q.new_empty(B, N, heads, d)  # in this order merge_heads need not copy
+    one = [
+        (q[b, h], k[b, h], v[b, h], pieces, out[b, :, h]) for b in range(B) for h in range(heads)
+    ]
     work = sum((end - start) * (last - first) for start, end, first, last in spans)
-    rows = map_on_cores(_head, one) if work >= LONG else [_head(*each) for each in one]
-    together = torch.stack(rows, 1)  # [N,B*heads,d]: merge_heads need not copy
-    return together.view(N, B, heads, d).permute(1, 2, 0, 3)
+    if work >= LONG:
+        map_on_cores(_head, one)  # every head fills its own part of the result
+    else:
+        for head in one:
+            _head(*head)
+    return out.transpose(1, 2)
 
 
-def _head(q: Tensor, k: Tensor, v: Tensor, pieces: list[Span]) -> Tensor:
-    """Attend with one head, [N,d]."""
-    out, scale = q.new_empty(q.shape), q.shape[-1] ** -0.5
+def _head(q: Tensor, k: Tensor, v: Tensor, pieces: list[Span], out: Tensor) -> Tensor:
+    """Attend with one head, q, k and v [N,d], into ``out`` [N,d]."""
+    scale = q.shape[-1] ** -0.5
     k, v = k.contiguous(), v.contiguous()  # strided weights cost these kernels a thousandfold
     for start, end, first, last in pieces:
         scores = _product(q[start:end] * scale, k[first:last])
