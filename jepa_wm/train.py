@@ -1,12 +1,14 @@
-"""Train a small LeWM on collected play and write it as a bundle.
+"""Train a small model on collected play and write it as a bundle.
 
-Run: ``python -m jepa_wm.train data=data/play holdout=data/holdout out=runs/lewm``.
+Run: ``python -m jepa_wm.train data=data/play holdout=data/holdout`` for a LeWM, ``recipe=encoder``
+for a V-JEPA 2 encoder and, on that, ``recipe=ac`` for an action-conditioned predictor.
 Data-parallel: ``torchrun --nproc-per-node 2 -m jepa_wm.train ...`` (gloo on CPU, nccl on CUDA).
 Ctrl-C saves a checkpoint; ``resume=runs/lewm/checkpoint.pt`` continues exactly.
 """
 
 import os
-from dataclasses import asdict
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,32 +18,102 @@ import torch.distributed as dist
 from jepa_wm.errors import ConfigError
 from jepa_wm.launch import launch
 from jepa_wm.runtime import resolve_device
-from jepa_wm.training.dataset import PlayDataset, open_datasets
+from jepa_wm.training.ac import ACRun, ACTrainer, PredictorSizes
+from jepa_wm.training.dataset import Mixture, PlayDataset, open_datasets
 from jepa_wm.training.export import export
+from jepa_wm.training.export_vjepa2 import export_ac, export_encoder, load_encoder
 from jepa_wm.training.lewm import TrainConfig, Trainer
+from jepa_wm.training.loop import Loop
+from jepa_wm.training.masked import EncoderRun, EncoderSizes, EncoderTrainer
 from jepa_wm.training.network import NetworkConfig
 from jepa_wm.viz.training import training_curves
 
-_WHERE = (
-    "data",
-    "holdout",
-    "out",
-    "init",
-    "resume",
-    "device",
-    "threads",
-)  # not part of the run itself
+# not part of the run itself
+_WHERE = ("trainer", "data", "holdout", "out", "init", "resume", "device", "threads", "encoder",
+          "file_type", "bounds")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Places:
+    """What a run works with.
+
+    Attributes:
+        data: Play to learn from.
+        holdout: Play to probe on, or None.
+        out: The run's folder.
+        device: Where to compute.
+    """
+
+    data: PlayDataset | Mixture
+    holdout: PlayDataset | None
+    out: Path
+    device: torch.device
+
+    @classmethod
+    def open(cls, options: dict[str, Any], device: torch.device) -> "Places":
+        """Open the datasets an option names."""
+        folders = options["data"] if isinstance(options["data"], list) else [options["data"]]
+        data = open_datasets([Path(str(folder)).expanduser() for folder in folders])
+        holdout = options["holdout"] and PlayDataset(Path(str(options["holdout"])).expanduser())
+        return cls(data, holdout or None, Path(str(options["out"])).expanduser(), device)
+
+
+def run_config(options: dict[str, Any], kind: type, sizes: type) -> Any:
+    """Turn the plain options of ``conf/train.yaml`` and a recipe into a checked ``kind``."""
+    rest = {key: value for key, value in options.items() if key not in _WHERE}
+    values = {**rest.pop("loss"), **rest}
+    values = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+    try:
+        return kind(**values | {"network": sizes(**values["network"])})
+    except TypeError as error:
+        raise ConfigError(f"train options do not fit: {error}") from error
 
 
 def train_config(options: dict[str, Any]) -> TrainConfig:
-    """Turn the plain options of ``conf/train.yaml`` into a checked ``TrainConfig``."""
-    rest = {key: value for key, value in options.items() if key not in _WHERE}
-    network = NetworkConfig(**rest.pop("network"))
-    betas = tuple(rest.pop("betas"))
-    try:
-        return TrainConfig(network=network, betas=betas, **rest.pop("loss"), **rest)
-    except TypeError as error:
-        raise ConfigError(f"train options do not fit: {error}") from error
+    """Turn the plain options of ``recipe=lewm`` into a checked ``TrainConfig``."""
+    config: TrainConfig = run_config(options, TrainConfig, NetworkConfig)
+    return config
+
+
+Finish = Callable[[], Path]
+"""Writes the bundle of a finished run."""
+
+
+def make_lewm(options: dict[str, Any], at: Places) -> tuple[Loop, Finish]:
+    """Make the trainer of a LeWM."""
+    trainer = Trainer(train_config(options), at.data, at.holdout, at.out, at.device)
+    if options["init"] is not None:
+        starts = options["init"] if isinstance(options["init"], list) else [options["init"]]
+        trainer.start_from([Path(str(start)).expanduser() for start in starts])
+
+    def finish() -> Path:
+        trainer.recalibrate()
+        return export(trainer, at.out / "lewm.gguf") if trainer.rank == 0 else at.out
+
+    return trainer, finish
+
+
+def make_encoder(options: dict[str, Any], at: Places) -> tuple[Loop, Finish]:
+    """Make the trainer of an encoder."""
+    config = run_config(options, EncoderRun, EncoderSizes)
+    trainer = EncoderTrainer(config, at.data, at.holdout, at.out, at.device)
+    return trainer, lambda: export_encoder(trainer, at.out / "encoder.gguf")
+
+
+def make_ac(options: dict[str, Any], at: Places) -> tuple[Loop, Finish]:
+    """Make the trainer of an action-conditioned predictor."""
+    config = run_config(options, ACRun, PredictorSizes)
+    path = Path(str(options["encoder"])).expanduser()
+    encoder, origin = load_encoder(path, at.device)
+    trainer = ACTrainer(config, encoder, at.data, at.holdout, at.out, at.device)
+    bounds = tuple([float(x) for x in options["bounds"][side]] for side in ("low", "high"))
+    kind = str(options["file_type"])
+    return trainer, lambda: export_ac(
+        trainer, at.out / "vjepa2-ac.gguf", (bounds[0], bounds[1]), kind, origin
+    )
+
+
+TRAINERS = {"lewm": make_lewm, "encoder": make_encoder, "ac": make_ac}
 
 
 def join_ranks(device: torch.device) -> torch.device:
@@ -57,28 +129,25 @@ def join_ranks(device: torch.device) -> torch.device:
 
 def main(options: dict[str, Any]) -> None:
     """Run one rank of the training and, on rank 0, write the bundle and the curves."""
+    make = TRAINERS.get(str(options["trainer"]))
+    if make is None:
+        raise ConfigError(f"trainer={options['trainer']}: there are {', '.join(TRAINERS)}")
+    if options["init"] is not None and make is not make_lewm:
+        raise ConfigError("init= starts a LeWM from other runs; use resume= to continue this one")
     torch.set_num_threads(int(options["threads"]))
-    device = join_ranks(resolve_device(str(options["device"])))
-    out = Path(str(options["out"])).expanduser()
-    folders = options["data"] if isinstance(options["data"], list) else [options["data"]]
-    data = open_datasets([Path(str(folder)).expanduser() for folder in folders])
-    holdout = options["holdout"] and PlayDataset(Path(str(options["holdout"])).expanduser())
-    trainer = Trainer(train_config(options), data, holdout or None, out, device)
-    if options["init"] is not None:
-        starts = options["init"] if isinstance(options["init"], list) else [options["init"]]
-        trainer.start_from([Path(str(start)).expanduser() for start in starts])
+    at = Places.open(options, join_ranks(resolve_device(str(options["device"]))))
+    trainer, finish = make(options, at)
     if options["resume"] is not None:
         trainer.resume(Path(str(options["resume"])).expanduser())
-    elif (out / "checkpoint.pt").exists():
+    elif (at.out / "checkpoint.pt").exists():
         raise ConfigError(
-            f"{out} holds a checkpoint: continue it with resume={out}/checkpoint.pt, "
+            f"{at.out} holds a checkpoint: continue it with resume={at.out}/checkpoint.pt, "
             "or choose another out="
         )
     trainer.run()
-    trainer.recalibrate()
+    path = finish()
     if trainer.rank == 0:
-        path = export(trainer, out / "lewm.gguf")
-        training_curves(out / "metrics.jsonl").savefig(out / "curves.png", dpi=120)
+        training_curves(at.out / "metrics.jsonl").savefig(at.out / "curves.png", dpi=120)
         print(path)
         for name, value in asdict(trainer.probe()).items():
             print(f"{name:<9} {value:.4f}")

@@ -1,0 +1,1 @@
+"""Training recipes, selected by recipe=NAME."""
