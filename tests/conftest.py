@@ -66,6 +66,13 @@ AC = {
     "jepa.pred.state_dim": 7,
     "jepa.pred.n_cond_tokens": 2,
 }
+# an arm's world model (V-JEPA 2-AC): what is left of vjepa2 beside its frames and poses
+ARM = {
+    **SMALL_ENCODER, **CLIPS, **AC, "jepa.family": "vjepa2", "jepa.pred.n_frames": 9,
+    "jepa.pred.normalize_reps": True, "jepa.pred.n_mask_tokens": None,
+    "jepa.head.kind": None, "jepa.head.n_pool_layers": None,
+    "jepa.head.n_classes": None, "jepa.head.labels": None,
+}  # fmt: skip
 HEAD = {"jepa.head.n_classes": 5, "jepa.head.labels": ["a", "b", "c", "d", "e"]}
 TINY = {
     "hfvit": TINY_HFVIT,
@@ -117,3 +124,9 @@ def tiny(tmp_path):
         return write_bundle(path, meta, random_tensors(meta, seed), file_type)
 
     return write
+
+
+@pytest.fixture
+def arm(tiny):
+    """Write a tiny V-JEPA 2-AC bundle: ``arm(**{"jepa.x": value})``."""
+    return lambda **changes: tiny("vjepa2", **ARM | changes)

@@ -138,6 +138,9 @@ def test_the_goal_can_be_a_picture(tmp_path, model, suffix):
         (["device=tpu"], ["cpu, cuda"]),
         (["dtype=int4"], ["bfloat16"]),
         (["replan_every=9"], ["replan_every=9"]),
+        (["planner=cem_ac"], ["constraint gripper", "6"]),
+        (["chunk=many"], ["chunk='many'", "auto"]),
+        (["memory=0"], ["memory=0", "GiB"]),
     ],
 )  # fmt: skip
 def test_plan_refuses_in_one_line(arguments, words, tmp_path, model, monkeypatch, capsys):

@@ -15,7 +15,7 @@ from jepa_wm.control.episode import Episode, Rules, save_episode, tally
 from jepa_wm.control.mpc import MPC
 from jepa_wm.control.statistics import Measure, Summary, compare, summarise
 from jepa_wm.errors import ConfigError
-from jepa_wm.experiments.setup import GOALS
+from jepa_wm.experiments.setup import GOALS, chunk_of
 from jepa_wm.runtime import versions
 from jepa_wm.viz.frames import Film, film_frames
 from jepa_wm.viz.plans import effective_samples, goal_distance, planner_cost, success_rates
@@ -80,14 +80,15 @@ class PlanReport:
 
     def announce(self) -> None:
         """Say what will be done, before it is done."""
-        settings = {k: v for k, v in self.options["planner"].items() if k != "_target_"}
+        agent, codec = self.agent, self.agent.codec
         device, dtype = self.where
-        codec = self.agent.codec
+        chunk = chunk_of(self.options, agent.world_model, agent.planner.horizon)
         lines = {
             "model": f"{self.about['name']} ({self.about['family']})",
             "device": f"{device}, {str(dtype).removeprefix('torch.')}, "
             f"{torch.get_num_threads()} threads",
-            "planner": f"{self.planner_name} " + ", ".join(f"{k} {v}" for k, v in settings.items()),
+            "planner": f"{self.planner_name} " + planner_settings(self.options["planner"]),
+            "memory": str(chunk),
             "protocol": self.protocol(),
             "success": self.rules.criterion
             if self.scored
@@ -224,6 +225,17 @@ class PlanReport:
             write_video(path, film_frames(filmed, film), self.options["task"]["fps"])
         for name, figure in figures.items():
             figure.savefig(self.folder / f"{name}.png", dpi=150)
+
+
+def planner_settings(node: dict[str, Any]) -> str:
+    """Return a planner's settings in words, from the plain values of its YAML."""
+    plain = {k: v for k, v in node.items() if k not in ("_target_", "constraints")}
+    held = [f"{name} ({_constraint(one)})" for name, one in node["constraints"].items()]
+    return ", ".join([*(f"{k} {v}" for k, v in plain.items()), *held])
+
+
+def _constraint(node: dict[str, Any]) -> str:
+    return " ".join(f"{k} {v}" for k, v in node.items() if k != "_target_")
 
 
 def _numbers(values: torch.Tensor) -> str:

@@ -17,6 +17,7 @@ from tqdm import tqdm
 from jepa_wm.bundle.reader import Bundle, find_bundle
 from jepa_wm.control.actions import ActionCodec, as_float32
 from jepa_wm.control.agent import Agent
+from jepa_wm.control.chunks import Chunk, fit_chunk
 from jepa_wm.control.episode import Episode, Rules, Task
 from jepa_wm.control.interfaces import WorldModel
 from jepa_wm.control.mpc import MPC, ObjectiveFactory
@@ -61,7 +62,8 @@ def action_codec(
     Args:
         bundle: Tried first: its ``jepa_wm.action.*`` keys.
         space: Action space of the environment; sets the bounds.
-        fallback: ``block``, ``mean`` and ``std`` of the environment (``task.action``), or None.
+        fallback: ``block``, ``mean`` and ``std`` of the environment (``task.action``), or None; its
+            ``dead_zone``, if it has one, holds whatever the source.
 
     Raises:
         ConfigError: neither has them; without statistics an action has no scale.
@@ -74,13 +76,18 @@ def action_codec(
         source, values = "bundle", stored
     elif fallback and all(fallback.get(name) is not None for name in names):
         source, values = str(fallback.get("source", "task.action")), dict(fallback)
+    elif bundle is not None and bundle.get("jepa.pred.kind") == "ac":
+        size = int(bundle.get("jepa.pred.action_dim"))
+        source, values = "model's own units", {"block": 1, "mean": [0] * size, "std": [1] * size}
     else:
         raise ConfigError(
             f"{bundle.path if bundle else SIMULATOR}: no action statistics; the bundle lacks "
             "jepa_wm.action.block, .mean, .std and the task's YAML has no action"
         )
     mean, std, low, high = map(as_float32, (values["mean"], values["std"], space.low, space.high))
-    codec = ActionCodec(block=int(values["block"]), mean=mean, std=std, low=low, high=high)
+    zone = (fallback or {}).get("dead_zone")
+    block = int(values["block"])
+    codec = ActionCodec(block=block, mean=mean, std=std, low=low, high=high, dead_zone=zone)
     return codec, source
 
 
@@ -165,11 +172,12 @@ def simulator_brain(options: dict[str, Any], codec: ActionCodec, source: str) ->
 
 def make_agent(options: dict[str, Any], brain: Brain, device: torch.device) -> MPC:
     """Build the control loop of a run."""
-    history = options["history"]
+    planner, history = build(options["planner"], "planner"), options["history"]
     try:
+        planner.start(1, brain.codec.action_dim, device)  # refuses settings of another action
         return MPC(
             world_model=brain.model,
-            planner=build(options["planner"], "planner"),
+            planner=planner,
             objective=brain.objective,
             codec=brain.codec,
             device=device,
@@ -177,11 +185,26 @@ def make_agent(options: dict[str, Any], brain: Brain, device: torch.device) -> M
             history=history if history is None else min(history, brain.model.history),
             shrink_horizon=options["shrink_horizon"],
             warm_start=options["warm_start"],
-            chunk=options["chunk"],
-            encode_rows=1,  # with chunk = num_samples: no bit depends on the episodes beside
+            chunk=chunk_of(options, brain.model, planner.horizon).size,
+            encode_rows=1,  # and a chunk within num_samples: no bit depends on the episodes beside
         )
     except ValueError as error:
         raise ConfigError(str(error)) from error
+
+
+def chunk_of(options: dict[str, Any], model: WorldModel, horizon: int) -> Chunk:
+    """Return how many candidates go into one rollout: ``chunk``, a number, null or auto.
+
+    Raises:
+        ValueError: it is none of these, or ``memory`` is no budget.
+    """
+    wanted = options["chunk"]
+    if wanted is None or type(wanted) is int:
+        return Chunk(wanted)
+    if wanted != "auto":
+        raise ValueError(f"chunk={wanted!r} must be auto, a whole number >= 1 or null")
+    frames = min(options["history"] or model.history, model.history)
+    return fit_chunk(model, options["planner"]["num_samples"], horizon, frames, options["memory"])
 
 
 def make_segments(options: dict[str, Any], env: gymnasium.Env) -> Segments:

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import AC, CLIPS, SMALL_ENCODER
+from conftest import ARM
 
 from jepa_wm.control.interfaces import Context
 from jepa_wm.errors import BundleError
@@ -10,12 +10,6 @@ from jepa_wm.models import load_world_model
 from jepa_wm.models.pose import compose
 
 CPU = torch.device("cpu")
-ARM = {
-    **SMALL_ENCODER, **CLIPS, **AC, "jepa.family": "vjepa2", "jepa.pred.n_frames": 9,
-    "jepa.pred.normalize_reps": True, "jepa.pred.n_mask_tokens": None,
-    "jepa.head.kind": None, "jepa.head.n_pool_layers": None,
-    "jepa.head.n_classes": None, "jepa.head.labels": None,
-}  # fmt: skip
 
 
 @pytest.fixture
