@@ -138,7 +138,7 @@ def test_the_goal_can_be_a_picture(tmp_path, model, suffix):
         (["device=tpu"], ["cpu, cuda"]),
         (["dtype=int4"], ["bfloat16"]),
         (["replan_every=9"], ["replan_every=9"]),
-        (["planner=cem_ac"], ["constraint gripper", "6"]),
+        (["planner=cem_ac"], ["7 numbers", "10"]),
         (["chunk=many"], ["chunk='many'", "auto"]),
         (["memory=0"], ["memory=0", "GiB"]),
     ],
