@@ -8,6 +8,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 
+# figures of the probes of every trainer
+_ERRORS = ("error_1", "error_4", "error_5", "copy_1", "copy_4", "static_5")
+_KNOWS = (
+    "r2_agent", "r2_block", "r2_angle", "r2_place", "r2_rest", "order", "rank", "top_10",
+)  # fmt: skip
+
+
 def read_metrics(path: Path) -> dict[str, list[dict[str, Any]]]:
     """Return the records of a metrics file by kind (``train``, ``probe``).
 
@@ -33,16 +40,16 @@ def _curve(axes: Axes, records: list[dict[str, Any]], names: tuple[str, ...]) ->
 
 
 def training_curves(path: Path) -> Figure:
-    """Draw losses, held-out latent error, linear R2 and latent health of a run."""
+    """Draw losses, held-out latent error, what probes read and latent health of a run."""
     metrics = read_metrics(path)
     figure = Figure(figsize=(11, 7), layout="constrained")
-    losses, errors, r2, health = figure.subplots(2, 2).flat
-    _curve(losses, metrics["train"], ("prediction", "sigreg", "state"))
+    losses, errors, knows, health = figure.subplots(2, 2).flat
+    _curve(losses, metrics["train"], ("prediction", "rollout", "sigreg", "state"))
     losses.set(title="Training losses", yscale="log", ylabel="loss (per latent column)")
-    _curve(errors, metrics["probe"], ("error_1", "error_5", "static_5"))
-    errors.set(title="Held-out latent error", yscale="log", ylabel="mean squared error")
-    _curve(r2, metrics["probe"], ("r2_agent", "r2_block", "r2_angle"))
-    r2.set(title="Linear probe of the latent", ylabel="R2", ylim=(-0.1, 1.02))
-    _curve(health, metrics["train"], ("std_min", "rank"))
-    health.set(title="Latent health", ylabel="smallest std, effective rank")
+    _curve(errors, metrics["probe"], _ERRORS)
+    errors.set(title="Held-out latent error", yscale="log", ylabel="mean error")
+    _curve(knows, metrics["probe"], _KNOWS)
+    knows.set(title="What the latent tells", ylabel="R2, rank, share", ylim=(-0.1, 1.02))
+    _curve(health, metrics["train"], ("std_min", "std", "rank"))
+    health.set(title="Latent health", ylabel="std, effective rank")
     return figure
