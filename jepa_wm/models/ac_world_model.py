@@ -9,7 +9,7 @@ Paper: V-JEPA 2, arXiv 2506.09985. Source: facebookresearch/vjepa2
     ``notebooks/utils/world_model_wrapper.py`` and ``mpc_utils.py``.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import cast
 
 import torch
@@ -30,15 +30,15 @@ Memory = tuple[Tensor, Tensor]
 
 @dataclass
 class _Frames:
-    """What a rollout has computed of the frames so far, one entry a block.
+    """What a rollout has computed of the frames so far, by block.
 
     Attributes:
         shared: Of observed frames before the last, [B,heads,rows,d]: the same for all candidates.
         own: Of the frames after them, [B*S,heads,rows,d].
     """
 
-    shared: list[Memory]
-    own: list[Memory]
+    shared: dict[int, Memory] = field(default_factory=dict)
+    own: dict[int, Memory] = field(default_factory=dict)
 
 
 class ACWorldModel:
@@ -183,7 +183,7 @@ class ACWorldModel:
 
     def _observe(self, z: Tensor, actions: Tensor, poses: Tensor, rope: Rope) -> _Frames:
         """Compute keys and values of the observed frames before the last, for all candidates."""
-        frames = _Frames([], [])
+        frames = _Frames()
         if not z.shape[1]:
             return frames
         T, N = z.shape[1:3]
@@ -191,9 +191,9 @@ class ACWorldModel:
         x = torch.cat([rows, self.predictor.embed(z)], 2).flatten(1, 2)
         masked = self.predictor.frame_mask(T, N)
         at = Rope(rope.cos[: x.shape[1]], rope.sin[: x.shape[1]])
-        for block in self._blocks:
+        for i, block in enumerate(self._blocks):
             q, k, v = block.project(x, at)
-            frames.shared.append((k, v))
+            frames.shared[i] = k, v = _join(None, (k, v))
             x = block.finish(x, attention(q, k, v, frames=masked))
         return frames
 
@@ -207,25 +207,45 @@ class ACWorldModel:
             keep: Whether a later frame will look at this one.
         """
         for i, block in enumerate(self._blocks):
-            q, k, v = block.project(x, rope)
-            mine: Memory = (k, v)
-            if frames.own and i < len(frames.own):
-                mine = (torch.cat([frames.own[i][0], k], 2), torch.cat([frames.own[i][1], v], 2))
-            if keep:
-                frames.own[i : i + 1] = [mine]
-            if frames.shared:
-                shared = frames.shared[i]
-                mine = (_spread(shared[0], mine[0]), _spread(shared[1], mine[1]))
+            attended = self._attend(i, x, rope, frames, keep)
             if i + 1 == len(self._blocks):  # nobody reads the conditioning rows after this
-                q, x = q[:, :, N_COND:], x[:, N_COND:]
-            x = block.finish(x, attention(q, *mine))
+                x, attended = x[:, N_COND:], attended[:, :, N_COND:]
+            x = block.finish(x, attended)
         return x
+
+    def _attend(self, index: int, x: Tensor, rope: Rope, frames: _Frames, keep: bool) -> Tensor:
+        """Attend from a new frame to the frames so far, in one block -> [B*S,heads,cond+N,d].
+
+        What only attention needs is gone before the feed-forward layer begins.
+        """
+        q, k, v = self._blocks[index].project(x, rope)
+        if keep or index in frames.own:
+            k, v = _join(frames.own.get(index), (k, v))
+        if keep:
+            frames.own[index] = (k, v)
+        if frames.shared:
+            shared = frames.shared[index]
+            k, v = _spread(shared[0], k), _spread(shared[1], v)
+        return attention(q, k, v)
 
 
 def _frame(rope: Rope, index: int, rows: int) -> Rope:
     """Cut out the factors of one frame."""
     part = slice(index * rows, (index + 1) * rows)
     return Rope(rope.cos[part], rope.sin[part])
+
+
+def _join(past: Memory | None, new: Memory) -> Memory:
+    """Put the rows of a frame behind the past, in storage of their own.
+
+    A block's q, k and v are views of tensors that hold all three: kept as they are, they would
+    take two and a half times the memory.
+    """
+    if past is None:
+        k, v = (x.clone(memory_format=torch.contiguous_format) for x in new)
+    else:
+        k, v = (torch.cat(pair, 2) for pair in zip(past, new, strict=True))
+    return k, v
 
 
 def _spread(shared: Tensor, own: Tensor) -> Tensor:
