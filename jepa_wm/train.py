@@ -21,7 +21,7 @@ from jepa_wm.runtime import resolve_device
 from jepa_wm.training.ac import ACRun, ACTrainer, PredictorSizes
 from jepa_wm.training.dataset import Mixture, PlayDataset, open_datasets
 from jepa_wm.training.export import export
-from jepa_wm.training.export_vjepa2 import export_ac, export_encoder, load_encoder
+from jepa_wm.training.export_vjepa2 import ArmTask, export_ac, export_encoder, load_encoder
 from jepa_wm.training.lewm import TrainConfig, Trainer
 from jepa_wm.training.loop import Loop
 from jepa_wm.training.masked import EncoderRun, EncoderSizes, EncoderTrainer
@@ -30,7 +30,7 @@ from jepa_wm.viz.training import training_curves
 
 # not part of the run itself
 _WHERE = ("trainer", "data", "holdout", "out", "init", "resume", "device", "threads", "encoder",
-          "file_type", "bounds")  # fmt: skip
+          "file_type", "task")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -62,11 +62,14 @@ def run_config(options: dict[str, Any], kind: type, sizes: type) -> Any:
     """Turn the plain options of ``conf/train.yaml`` and a recipe into a checked ``kind``."""
     rest = {key: value for key, value in options.items() if key not in _WHERE}
     values = {**rest.pop("loss"), **rest}
-    values = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
     try:
-        return kind(**values | {"network": sizes(**values["network"])})
+        return kind(**_tuples(values) | {"network": sizes(**values["network"])})
     except TypeError as error:
         raise ConfigError(f"train options do not fit: {error}") from error
+
+
+def _tuples(values: dict[str, Any]) -> dict[str, Any]:
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
 
 
 def train_config(options: dict[str, Any]) -> TrainConfig:
@@ -103,14 +106,12 @@ def make_encoder(options: dict[str, Any], at: Places) -> tuple[Loop, Finish]:
 def make_ac(options: dict[str, Any], at: Places) -> tuple[Loop, Finish]:
     """Make the trainer of an action-conditioned predictor."""
     config = run_config(options, ACRun, PredictorSizes)
+    task = ArmTask(**_tuples(options["task"]))
     path = Path(str(options["encoder"])).expanduser()
     encoder, origin = load_encoder(path, at.device)
     trainer = ACTrainer(config, encoder, at.data, at.holdout, at.out, at.device)
-    bounds = tuple([float(x) for x in options["bounds"][side]] for side in ("low", "high"))
-    kind = str(options["file_type"])
-    return trainer, lambda: export_ac(
-        trainer, at.out / "vjepa2-ac.gguf", (bounds[0], bounds[1]), kind, origin
-    )
+    kind, target = str(options["file_type"]), at.out / "vjepa2-ac.gguf"
+    return trainer, lambda: export_ac(trainer, target, task, kind, origin)
 
 
 TRAINERS = {"lewm": make_lewm, "encoder": make_encoder, "ac": make_ac}

@@ -1,7 +1,7 @@
 """Turn a trained encoder, or one with its action-conditioned predictor, into a vjepa2 bundle."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from jepa_wm.models.ac import N_COND
 from jepa_wm.models.pose import POSE_DIM
 from jepa_wm.training.ac import ACTrainer
 from jepa_wm.training.dataset import DatasetInfo
+from jepa_wm.training.goal_map import fit_goal_map
 from jepa_wm.training.loop import read_checkpoint
 from jepa_wm.training.masked import EncoderRun, EncoderSizes, EncoderTrainer, MaskedNetwork
 
@@ -92,19 +93,39 @@ def export_encoder(trainer: EncoderTrainer, path: Path, file_type: str = "f32") 
     return write_bundle(path, meta, tensors, file_type)
 
 
+@dataclass(frozen=True, kw_only=True)
+class ArmTask:
+    """What a bundle says of the environment beside the model.
+
+    Attributes:
+        low: Least action, [7].
+        high: Greatest action, [7].
+        goal_columns: Columns of the state that success is measured in; none leaves the map out.
+        tolerance: How near counts as success, in their units.
+    """
+
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    goal_columns: tuple[int, ...]
+    tolerance: float
+
+    def __post_init__(self) -> None:
+        if {len(self.low), len(self.high)} != {POSE_DIM} or self.tolerance <= 0:
+            raise ConfigError(
+                f"task: low and high must be {POSE_DIM} numbers each, tolerance above 0; got "
+                f"{list(self.low)}, {list(self.high)}, {self.tolerance}"
+            )
+
+
 def export_ac(
-    trainer: ACTrainer,
-    path: Path,
-    bounds: tuple[list[float], list[float]],
-    file_type: str = "f16",
-    origin: Mapping[str, str] | None = None,
+    trainer: ACTrainer, path: Path, task: ArmTask, file_type: str, origin: Mapping[str, str]
 ) -> Path:
     """Write the frozen encoder and the trained predictor as a world model's bundle.
 
     Args:
         trainer: A trained run.
         path: Where.
-        bounds: Least and greatest action of the environment, [7] each.
+        task: The environment's side.
         file_type: Type of the matrices.
         origin: More ``jepa_wm.source.*`` keys, without the prefix.
 
@@ -122,12 +143,17 @@ def export_ac(
         "jepa.pred.cond_order": "action,state",
         "jepa_wm.action.mean": [0.0] * POSE_DIM,
         "jepa_wm.action.std": [1.0] * POSE_DIM,
-        "jepa_wm.action.low": bounds[0],
-        "jepa_wm.action.high": bounds[1],
+        "jepa_wm.action.low": list(task.low),
+        "jepa_wm.action.high": list(task.high),
         "jepa_wm.action.block": 1,
         "jepa_wm.source.steps": str(trainer.step),
-        **{f"jepa_wm.source.{key}": value for key, value in (origin or {}).items()},
+        **{f"jepa_wm.source.{key}": value for key, value in origin.items()},
     }
+    if task.goal_columns:
+        z, states = trainer.play.z.flatten(0, 1), trainer.play.states.flatten(0, 1)
+        meta["jepa_wm.goal.map"] = fit_goal_map(
+            z, states[:, list(task.goal_columns)], task.tolerance
+        )
     tensors = _prefixed("enc", trainer.encoder.target.state_dict())
     tensors |= _prefixed("pred", predictor.state_dict())
     return write_bundle(path, meta, tensors, file_type)

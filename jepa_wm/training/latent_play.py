@@ -36,12 +36,12 @@ class LatentPlay:
     Attributes:
         z: Layer-normed latents float16 [E,F,N,D].
         actions: float32 [E,F-1,7].
-        poses: float32 [E,F,7]: the leading columns of the states.
+        states: float32 [E,F,P]; the leading columns are the arm's pose.
     """
 
     z: Tensor
     actions: Tensor
-    poses: Tensor
+    states: Tensor
 
     @classmethod
     def encode(
@@ -68,7 +68,7 @@ class LatentPlay:
             torch.from_numpy(np.concatenate([getattr(part, name) for part in parts]))
             for name in ("actions", "states")
         )
-        return cls(torch.stack(z), actions, states[..., :POSE_DIM].contiguous())
+        return cls(torch.stack(z), actions, states)
 
     def sequences(
         self, rng: np.random.Generator, batch: int, steps: int, rows: slice = slice(None)
@@ -92,6 +92,11 @@ class LatentPlay:
             self.actions[episode, times[:, :-1]],
             self.poses[episode, times],
         )
+
+    @property
+    def poses(self) -> Tensor:
+        """Poses of the arm, float32 [E,F,7]."""
+        return self.states[..., :POSE_DIM]
 
 
 def check_arm(data: PlayDataset) -> None:

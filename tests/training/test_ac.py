@@ -11,12 +11,13 @@ from jepa_wm.errors import ConfigError
 from jepa_wm.models import load_world_model
 from jepa_wm.training.ac import ACTrainer
 from jepa_wm.training.ac_probe import probe_predictor, rollout
-from jepa_wm.training.export_vjepa2 import export_ac
+from jepa_wm.training.export_vjepa2 import ArmTask, export_ac
+from jepa_wm.training.goal_map import fit_goal_map
 from jepa_wm.training.latent_play import LatentPlay
 from jepa_wm.training.masked import EncoderTrainer
 
 CPU = torch.device("cpu")
-BOUNDS = ([-0.5] * 7, [0.5] * 7)
+TASK = ArmTask(low=(-0.5,) * 7, high=(0.5,) * 7, goal_columns=(0, 1, 2), tolerance=0.05)
 
 
 @pytest.fixture
@@ -112,7 +113,7 @@ def test_folded_weights_take_raw_actions_and_poses(make):
 def test_the_bundle_is_the_trained_world_model(make, arm_data, tmp_path, file_type, near):
     trainer = make()
     trainer.run()
-    path = export_ac(trainer, tmp_path / "tiny.gguf", BOUNDS, file_type, {"encoder_steps": "6"})
+    path = export_ac(trainer, tmp_path / "tiny.gguf", TASK, file_type, {"encoder_steps": "6"})
     model = load_world_model(path, CPU)
     frames = torch.from_numpy(np.array(arm_data.frames[:2, :1]))
     z = model.encode(model.preprocess(frames))
@@ -143,10 +144,22 @@ def test_an_exact_predictor_has_no_error_and_finds_every_action():
     assert blind.error_1 == blind.copy_1 and blind.error_4 == pytest.approx(blind.copy_4)
 
 
+def test_the_goal_map_tells_the_state_in_tolerances():
+    rng = torch.Generator().manual_seed(0)
+    states, mix = torch.randn(400, 2, generator=rng), torch.randn(2, 6, generator=rng)
+    z = (states @ mix)[:, None] + 0.01 * torch.randn(400, 3, 6, generator=rng)
+    found = torch.tensor(fit_goal_map(z, states, 0.05)).view(2, 6)
+    gap = (z[1] - z[0]) @ found.T  # every token says it
+    expected = ((states[1] - states[0]) / 0.05).expand(3, 2)
+    torch.testing.assert_close(gap, expected, rtol=0.05, atol=0.5)
+
+
 def test_refusals_name_what_is_wrong(dataset, encoder, ac_run, make, tmp_path):
     with pytest.raises(ConfigError, match=r"PushT.*blocks of 5.*env=reach"):
         ACTrainer(ac_run, encoder, dataset, None, tmp_path, CPU)
     with pytest.raises(ConfigError, match=r"rollout_steps=5.*n_frames=4"):
         replace(ac_run, rollout_steps=5)
+    with pytest.raises(ConfigError, match="7 numbers each"):
+        replace(TASK, low=(0.0, 0.0))
     with pytest.raises(ConfigError, match="13 frames"):
         make().play.sequences(np.random.default_rng(0), 1, 13)

@@ -35,14 +35,14 @@ def test_the_yaml_is_the_configuration():
     assert train_config(options()).network.image_size == 64
     encoder = run_config(options("recipe=encoder"), EncoderRun, EncoderSizes)
     assert encoder.mask_share == (0.15, 0.75) and encoder.network.patch_size == 16
-    predictor = run_config(options("recipe=ac", "loss.rollout_steps=2"), ACRun, PredictorSizes)
-    assert predictor.rollout_steps == 2
+    predictor = run_config(options("recipe=ac", "loss.rollout_steps=3"), ACRun, PredictorSizes)
+    assert predictor.rollout_steps == 3
 
 
 def test_the_bounds_are_the_environments():
-    bounds, box = options("recipe=ac")["bounds"], Reach().action_space
-    assert bounds["low"] == pytest.approx(box.low.tolist())
-    assert bounds["high"] == pytest.approx(box.high.tolist())
+    task, box = options("recipe=ac")["task"], Reach().action_space
+    assert task["low"] == pytest.approx(box.low.tolist())
+    assert task["high"] == pytest.approx(box.high.tolist())
 
 
 def test_a_misspelt_size_is_refused_by_name():
