@@ -28,6 +28,7 @@ from jepa_wm.envs.starts import draw_state
 
 CONF = files("jepa_wm.conf").joinpath("env")
 NAMES = sorted(entry.name[:-5] for entry in CONF.iterdir() if entry.name.endswith(".yaml"))
+NAMES.remove("recorded")  # actions move nothing there: tests/test_recorded.py
 GOLDEN = Path(__file__).parent / "golden" / "pusht.npz"
 START = np.array([100, 200, 256, 300, 0.3, 0, 0], dtype=float)
 GOAL = np.array([400, 100, 256, 256, np.pi / 4, 0, 0])

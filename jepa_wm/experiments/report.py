@@ -168,7 +168,7 @@ class PlanReport:
             name = f"{self.planner_name} ({Path(str(self.about['name'])).name})"
         seconds = s.share_seconds.median
         time = "-" if math.isnan(seconds) else f"{seconds:.3f}"
-        if not self.scored:
+        if not self.scored or not s.count:
             return [name, "-", "-", str(s.count), *("-" for _ in self.measures), time]
         rate, interval = f"{100 * s.rate:.1f} %", f"[{100 * s.low:.1f}, {100 * s.high:.1f}]"
         finals = [f"{s.final[measure.label].median:.1f}" for measure in self.measures]
@@ -218,7 +218,7 @@ class PlanReport:
             figures["filmstrip"] = filmstrip(filmed[0])
             is_fixed = self.options["env"].get("draw_goal") == "fixed"
             film = Film(
-                measures=self.measures if self.scored else (),
+                measures=self.measures[:3] if self.scored else (),  # what a strip has room for
                 note=self.options["task"]["note"] if is_fixed else "",
             )
             path = self.folder / f"episodes.{self.options['video']}"

@@ -163,6 +163,8 @@ def load_brain(
 
 def simulator_brain(options: dict[str, Any], codec: ActionCodec, source: str) -> Brain:
     """Make the environment itself the world model: the ceiling of the planner."""
+    if options["task"]["worlds"] is None:
+        raise ConfigError(f"model={SIMULATOR}: this environment has no simulator; give a bundle")
     worlds = build(options["task"]["worlds"], "task.worlds")
     model = SimulatorModel(worlds, codec)
     distance = build(options["task"]["distance"], "task.distance")
