@@ -11,7 +11,6 @@ table for people; the last line is one JSON object.
 import argparse
 import json
 import logging
-import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Sequence

@@ -12,6 +12,7 @@ import torch
 from jepa_wm.errors import BundleError
 from jepa_wm.models import load_world_model
 from jepa_wm.models.packed import PackedLinear
+from jepa_wm.models.pose import compose
 
 FOLDER = Path(__file__).parent.parent / "benchmarks"
 CPU = torch.device("cpu")
@@ -179,6 +180,46 @@ def test_attention_by_frame_and_by_a_dense_mask_agree(capsys, monkeypatch):
         assert found["levjepa"]["bfloat16"][part]["relative_difference"] < 0.05, found
     assert found["peak_bytes"].keys() == {"by frame", "dense mask"}
     assert all(min(row.values()) >= 0 for row in found["peak_bytes"].values())
+
+
+def test_rollouts_alike_are_timed_in_turn(capsys, monkeypatch):
+    monkeypatch.syspath_prepend(FOLDER)
+    importlib.import_module("ac_rollout").main(["--quick", "--rounds=2", _threads()])
+    found = last_json(capsys)["rollouts"]
+    for horizon in ("2", "4"):
+        assert found["float32"][horizon]["relative_difference"] < 1e-5, found
+        assert found["bfloat16"][horizon]["relative_difference"] < 0.05, found
+
+
+def test_a_loop_of_the_published_form_rolls_out_alike(monkeypatch, tmp_path):
+    """The loop that drives the peer, with our predictor in its place."""
+    monkeypatch.syspath_prepend(FOLDER)
+    ac = importlib.import_module("ac_models")
+    sizes = ac.Sizes(width=48, heads=2, layers=1, latent=48, side=4)
+    world = load_world_model(ac.random_bundle(tmp_path / "random.gguf", sizes), CPU)
+
+    class Predictor(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = world.predictor
+
+        def forward(self, rows, actions, poses):
+            z = rows.unflatten(1, (poses.shape[1], -1))
+            return self.inner(z, actions, poses).flatten(1, 2)
+
+    given = ac.problem(sizes, 3, 3, 2)
+    theirs = ac.peer_rollout(ac.Peer(Predictor(), Predictor(), compose), *given)
+    mine = world.rollout(*given)
+    assert (mine - theirs).abs().max() < 1e-5 * theirs.abs().max()
+
+
+def test_memory_of_candidates_is_measured_in_a_child_process(capsys, monkeypatch):
+    monkeypatch.syspath_prepend(FOLDER)
+    options = ["--quick", "--budget=64", "--candidates=100", _threads()]
+    importlib.import_module("ac_memory").main(options)
+    found = last_json(capsys)
+    assert 0 < found["peak"] < found["budget"], found
+    assert found["largest"] < found["repeated_frames"], found
 
 
 def _threads():

@@ -9,7 +9,7 @@ Paper: V-JEPA 2, arXiv 2506.09985. Source: facebookresearch/vjepa2
     ``notebooks/utils/world_model_wrapper.py`` and ``mpc_utils.py``.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import cast
 
 import torch
@@ -30,15 +30,33 @@ Memory = tuple[Tensor, Tensor]
 
 @dataclass
 class _Frames:
-    """What a rollout has computed of the frames so far, by block.
+    """What a rollout has computed of the frames so far.
 
     Attributes:
-        shared: Of observed frames before the last, [B,heads,rows,d]: the same for all candidates.
-        own: Of the frames after them, [B*S,heads,rows,d].
+        shared: By block, of observed frames before the last: the same for all candidates.
+        own: Of all frames after them but the last step's, [blocks,2,B*S,heads,rows,d]. One tensor,
+            since pieces between short-lived ones would scatter over the heap and hold it open.
+        filled: Rows of ``own`` in use.
     """
 
-    shared: dict[int, Memory] = field(default_factory=dict)
-    own: dict[int, Memory] = field(default_factory=dict)
+    shared: list[Memory]
+    own: Tensor
+    filled: int = 0
+
+    def extend(self, index: int, new: Memory) -> Memory:
+        """Return all that a new frame sees in a block, and keep the frame if there is room."""
+        own, start, end = self.own[index], self.filled, self.filled + new[0].shape[2]
+        if end <= own.shape[3]:
+            own[0, :, :, start:end], own[1, :, :, start:end] = new
+            if not self.shared:
+                return own[0, :, :, :end], own[1, :, :, :end]
+        seen = zip(own[:, :, :, :start], new, strict=True)
+        pieces = [list(pair) if start else [pair[1]] for pair in seen]
+        if self.shared:
+            for piece, shared in zip(pieces, self.shared[index], strict=True):
+                piece.insert(0, _spread(shared, len(new[0])))
+        k, v = (torch.cat(piece, 2) if len(piece) > 1 else piece[0] for piece in pieces)
+        return k, v
 
 
 class ACWorldModel:
@@ -105,7 +123,8 @@ class ACWorldModel:
         z, past, poses = self._window(context, actions)
         (B, T, N, D), (S, H) = z.shape, actions.shape[1:3]
         rope = self.predictor.rope(T + H - 1, self.grid, z.device)
-        frames = self._observe(z[:, :-1], past, poses[:, :-1], rope)
+        shared = self._observe(z[:, :-1], past, poses[:, :-1], rope)
+        frames = _Frames(shared, self._room(B * S, H - 1, z.device))
         # one patch embedding of the last observed frame serves every candidate
         patches = self.predictor.embed(z[:, -1])[:, None].expand(B, S, N, -1).flatten(0, 1)
         pose = poses[:, -1:].expand(B, S, -1)
@@ -114,7 +133,7 @@ class ACWorldModel:
             action = actions[:, :, step].to(pose.dtype)
             rows = self.predictor.condition(action, pose).flatten(0, 1).to(patches.dtype)
             at = _frame(rope, T - 1 + step, N_COND + N)
-            x = self._advance(torch.cat([rows, patches], 1), at, frames, keep=step + 1 < H)
+            x = self._advance(torch.cat([rows, patches], 1), at, frames)
             nxt = self.normalise(self.predictor.finish(x))  # [B*S,N,D]
             found[:, :, step] = nxt.unflatten(0, (B, S))
             if step + 1 < H:
@@ -138,20 +157,27 @@ class ACWorldModel:
     def candidate_bytes(self, horizon: int, frames: int = 1) -> int:
         """Estimate the memory one candidate of a rollout takes, in bytes, for choosing a chunk.
 
-        Keys and values of its own frames and of its copy of the observed ones, the widest
-        activations of one frame and the predicted latents.
+        Keys and values of its own frames, the most that a block holds at a time (attention with
+        its copy of what is seen, or the feed-forward layer) and the predicted latents.
 
         Args:
             horizon: Steps.
             frames: Context frames.
         """
         c = self.predictor.config
-        rows = N_COND + self.grid[0] * self.grid[1]
         width = self.predictor.embed.weight.element_size()
-        memory = 2 * c.n_layer * (horizon - 1) * rows * c.embed_dim * width
-        seen = 2 * (frames + horizon - 1) * rows * c.embed_dim * width
-        active = rows * (c.ffn_dim * width + 10 * c.embed_dim * 4)
-        return memory + seen + active + 4 * horizon * rows * c.out_dim
+        rows, whole = N_COND + self.grid[0] * self.grid[1], 4  # bytes of float32
+        token, seen = c.embed_dim * width, frames + horizon - 1
+        kept = 2 * c.n_layer * (horizon - 1) * token
+        # tokens, q k v, q and k turned, what is seen, the result
+        attending = c.embed_dim * whole * 5 + token * 3 + 2 * seen * token
+        if width < whole:  # half precision may be widened
+            attending += (1 + 2 * seen) * c.embed_dim * whole
+        # tokens before, between and after, the result of attention, its norm, the hidden layer
+        feeding = c.embed_dim * whole * 5 + c.ffn_dim * width
+        found = horizon * c.out_dim * whole
+        held = rows * (kept + max(attending, feeding) + 2 * token + found)
+        return held + held // 3  # what the allocator holds of the freed: up to 0.3 measured
 
     def _window(self, context: Context, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Check shapes and cut the context to the frames that fit beside the steps."""
@@ -181,52 +207,54 @@ class ACWorldModel:
         T = min(T, slots - H + 1)
         return z[:, -T:], past[:, past.shape[1] - (T - 1) :], poses[:, -T:]
 
-    def _observe(self, z: Tensor, actions: Tensor, poses: Tensor, rope: Rope) -> _Frames:
+    def _observe(self, z: Tensor, actions: Tensor, poses: Tensor, rope: Rope) -> list[Memory]:
         """Compute keys and values of the observed frames before the last, for all candidates."""
-        frames = _Frames()
+        shared: list[Memory] = []
         if not z.shape[1]:
-            return frames
+            return shared
         T, N = z.shape[1:3]
         rows = self.predictor.condition(actions, poses)
         x = torch.cat([rows, self.predictor.embed(z)], 2).flatten(1, 2)
         masked = self.predictor.frame_mask(T, N)
         at = Rope(rope.cos[: x.shape[1]], rope.sin[: x.shape[1]])
-        for i, block in enumerate(self._blocks):
+        for block in self._blocks:
             q, k, v = block.project(x, at)
-            frames.shared[i] = k, v = _join(None, (k, v))
+            shared.append((k, v))
             x = block.finish(x, attention(q, k, v, frames=masked))
-        return frames
+        return shared
 
-    def _advance(self, x: Tensor, rope: Rope, frames: _Frames, keep: bool) -> Tensor:
+    def _room(self, batch: int, frames: int, device: torch.device) -> Tensor:
+        """Make room for keys and values of ``frames`` frames of ``batch`` candidates."""
+        c, dtype = self.predictor.config, self.predictor.embed.weight.dtype
+        rows = frames * (N_COND + self.grid[0] * self.grid[1])
+        shape = (c.n_layer, 2, batch, c.n_head, rows, c.embed_dim // c.n_head)
+        return torch.empty(shape, dtype=dtype, device=device)
+
+    def _advance(self, x: Tensor, rope: Rope, frames: _Frames) -> Tensor:
         """Run one new frame x [B*S,cond+N,D] through the blocks -> its patches [B*S,N,D].
 
         Args:
             x: Rows of the frame.
             rope: Its factors.
-            frames: What came before; gains the frame if ``keep``.
-            keep: Whether a later frame will look at this one.
+            frames: What came before; gains the frame while there is room.
         """
+        rows = x.shape[1]
         for i, block in enumerate(self._blocks):
-            attended = self._attend(i, x, rope, frames, keep)
+            attended = self._attend(i, x, rope, frames)
             if i + 1 == len(self._blocks):  # nobody reads the conditioning rows after this
                 x, attended = x[:, N_COND:], attended[:, :, N_COND:]
             x = block.finish(x, attended)
+        frames.filled += rows
         return x
 
-    def _attend(self, index: int, x: Tensor, rope: Rope, frames: _Frames, keep: bool) -> Tensor:
-        """Attend from a new frame to the frames so far, in one block -> [B*S,heads,cond+N,d].
+    def _attend(self, index: int, x: Tensor, rope: Rope, frames: _Frames) -> Tensor:
+        """Attend in one block from a new frame to all so far -> [B*S,heads,cond+N,d].
 
-        What only attention needs is gone before the feed-forward layer begins.
+        A function of its own, so that what only attention needs is gone before the feed-forward
+        layer begins.
         """
         q, k, v = self._blocks[index].project(x, rope)
-        if keep or index in frames.own:
-            k, v = _join(frames.own.get(index), (k, v))
-        if keep:
-            frames.own[index] = (k, v)
-        if frames.shared:
-            shared = frames.shared[index]
-            k, v = _spread(shared[0], k), _spread(shared[1], v)
-        return attention(q, k, v)
+        return attention(q, *frames.extend(index, (k, v)))
 
 
 def _frame(rope: Rope, index: int, rows: int) -> Rope:
@@ -235,21 +263,7 @@ def _frame(rope: Rope, index: int, rows: int) -> Rope:
     return Rope(rope.cos[part], rope.sin[part])
 
 
-def _join(past: Memory | None, new: Memory) -> Memory:
-    """Put the rows of a frame behind the past, in storage of their own.
-
-    A block's q, k and v are views of tensors that hold all three: kept as they are, they would
-    take two and a half times the memory.
-    """
-    if past is None:
-        k, v = (x.clone(memory_format=torch.contiguous_format) for x in new)
-    else:
-        k, v = (torch.cat(pair, 2) for pair in zip(past, new, strict=True))
-    return k, v
-
-
-def _spread(shared: Tensor, own: Tensor) -> Tensor:
-    """Put rows all candidates share, [B,heads,n,d], in front of each one's own [B*S,heads,m,d]."""
+def _spread(shared: Tensor, batch: int) -> Tensor:
+    """Show rows all candidates share, [B,heads,n,d], to each of B*S: no copy where B is 1."""
     B, heads, n, d = shared.shape
-    S = len(own) // B
-    return torch.cat([shared[:, None].expand(B, S, heads, n, d).flatten(0, 1), own], 2)
+    return shared[:, None].expand(B, batch // B, heads, n, d).reshape(batch, heads, n, d)
