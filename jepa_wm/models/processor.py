@@ -20,6 +20,9 @@ NEEDED = (
     "jepa.pre.resize_mode",
 )
 MAX_SIDE = 1 << 16  # px
+# the class of a processor whose file names none, by the model, and what a class does unless told
+CLASSES = {"vit": "ViT", "ijepa": "ViT", "dinov2": "Bit", "dinov2_with_registers": "Bit"}
+BIT_DEFAULTS = {"do_center_crop": True, "resample": 3}
 PIL_FILTERS = {2: "bilinear", 3: "bicubic", "bilinear": "bilinear", "bicubic": "bicubic"}
 
 
@@ -38,7 +41,7 @@ def preprocess_meta(
     """
     meta: Meta = {"jepa.pre.rescale": 1 / 255}
     if processor:
-        meta |= _from_processor(processor)
+        meta |= _from_processor(processor, _class(processor, config))
     elif isinstance(config.get("pretrained_cfg"), Mapping):
         meta |= _from_timm(config["pretrained_cfg"])
     meta |= {key: value for key, value in given.items() if key.startswith("jepa.pre.")}
@@ -51,8 +54,16 @@ def preprocess_meta(
     return meta
 
 
-def _from_processor(processor: Mapping[str, Any]) -> Meta:
+def _class(processor: Mapping[str, Any], config: Mapping[str, Any]) -> str:
+    """Return the name of the processor's class, or how that of the model starts."""
+    named = processor.get("image_processor_type") or processor.get("feature_extractor_type")
+    return str(named or CLASSES.get(str(config.get("model_type"))))
+
+
+def _from_processor(processor: Mapping[str, Any], kind: str) -> Meta:
     """Read a Hugging Face image processor: one resize, one crop and one normalisation at most."""
+    if kind.startswith("Bit"):
+        processor = BIT_DEFAULTS | dict(processor)
     switched_off = [
         name for name in ("do_resize", "do_rescale", "do_normalize") if processor.get(name) is False
     ]
@@ -60,14 +71,21 @@ def _from_processor(processor: Mapping[str, Any]) -> Meta:
         raise ConversionError(
             f"preprocessor_config.json: {', '.join(switched_off)} false is not representable"
         )
-    size, squash = _size(processor)
-    crop = processor.get("crop_size") if processor.get("do_center_crop") else None
+    size, squash = _size(processor, kind)
+    crop = size
+    if processor.get("do_center_crop"):
+        crop = _square(processor.get("crop_size"), "crop_size")
+    if squash and crop != size:
+        raise ConversionError(
+            f"preprocessor_config.json: a resize to {size}x{size} and then a crop of {crop} is not "
+            "representable"
+        )
     (rescale,) = _numbers([processor.get("rescale_factor", 1 / 255)], "rescale_factor")
     names = {"jepa.pre.mean": "image_mean", "jepa.pre.std": "image_std"}
     statistics = {k: _numbers(processor[n], n) for k, n in names.items() if processor.get(n)}
     return statistics | {
         "jepa.pre.resize_short": size,
-        "jepa.pre.crop": size if crop is None else _square(crop, "crop_size"),
+        "jepa.pre.crop": crop,
         "jepa.pre.resample": _filter(processor.get("resample", 2)),
         "jepa.pre.resize_mode": "squash" if squash else "shortest_edge",
         "jepa.pre.rescale": rescale,
@@ -89,12 +107,16 @@ def _whole(found: Any, name: str) -> int:
     return found
 
 
-def _size(processor: Mapping[str, Any]) -> tuple[int, bool]:
+def _size(processor: Mapping[str, Any], kind: str) -> tuple[int, bool]:
+    """Return the side a picture is resized to, and whether both of its sides are."""
     size = processor.get("size")
-    kind = str(processor.get("image_processor_type") or processor.get("feature_extractor_type"))
     if isinstance(size, int):
         # a bare number is a square for ViT's processor, a short side elsewhere
         return _whole(size, "size"), kind.startswith("ViT")
+    if isinstance(size, Mapping) and size.get("longest_edge") is not None:
+        raise ConversionError(
+            f"preprocessor_config.json: size {size!r} is not representable: longest_edge"
+        )
     if isinstance(size, Mapping) and "shortest_edge" in size:
         return _whole(size["shortest_edge"], "size"), False
     return _square(size, "size"), True

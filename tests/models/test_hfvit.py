@@ -370,6 +370,8 @@ def test_recipe_is_read_from_the_processor(to_model):
         ({"size": 18}, "shortest_edge", 18, 16),
         ({"do_center_crop": False}, "shortest_edge", 18, 18),
         ({"crop_size": 12}, "shortest_edge", 18, 12),
+        ({"size": {"height": 16, "width": 16}}, "squash", 16, 16),
+        ({"size": {"shortest_edge": 18, "longest_edge": None}}, "shortest_edge", 18, 16),
     ],
 )  # fmt: skip
 def test_processor_sizes(to_model, change, mode, short, crop):
@@ -385,6 +387,9 @@ def test_processor_sizes(to_model, change, mode, short, crop):
         ({"do_resize": False, "do_rescale": False}, "do_resize, do_rescale false"),
         ({"resample": 1}, "filter 1 is not bilinear or bicubic"),
         ({"size": {"height": 16, "width": 18}}, "not a square"),
+        ({"size": {"height": 20, "width": 20}}, "a resize to 20x20 and then a crop of 16"),
+        ({"size": {"shortest_edge": 18, "longest_edge": 40}}, "longest_edge"),
+        ({"crop_size": None}, "crop_size None is not a square"),
     ],
 )
 def test_a_processor_that_cannot_be_said_is_refused(to_model, change, match):
