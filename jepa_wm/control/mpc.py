@@ -219,6 +219,19 @@ class MPC:
         actions[now.rows] = now.take_action(self.codec.block)
         return actions
 
+    def cost(self) -> RolloutCost:
+        """Return the cost of the last solve: its goals, and its past up to the last frame seen.
+
+        Raises:
+            ValueError: nothing was seen yet.
+        """
+        now = self._running
+        if now.context is None:
+            raise ValueError("MPC.cost before MPC.act: no frame was seen yet")
+        return RolloutCost(
+            self.world_model, self.objective, now.goal_z, now.context, self.chunk, self.encode_rows
+        )
+
     @property
     def _running(self) -> Memory:
         if self._memory is None:
@@ -256,11 +269,7 @@ class MPC:
             for row in now.rows.tolist()
         ]
         start = self._start()
-        assert now.context is not None  # the first act observes
-        cost = RolloutCost(
-            self.world_model, self.objective, now.goal_z, now.context, self.chunk, self.encode_rows
-        )
-        plan = self.planner.plan(cost, start, self._bounds, generators)
+        plan = self.planner.plan(self.cost(), start, self._bounds, generators)
         executed = min(self.replan_every, plan.actions.shape[1])
         actions = self.codec.decode(plan.actions[:, :executed])  # [n, executed * block, a]
         now.execute(plan, actions.cpu().numpy(), self.codec.encode(actions))
