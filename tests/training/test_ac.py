@@ -49,6 +49,15 @@ def test_a_sequence_pairs_latents_with_the_actions_between_them(make, arm_data):
         assert torch.equal(play.z[episode, first : first + 4].float(), batch.z[row])
 
 
+def test_ranks_read_disjoint_parts_of_one_draw(make):
+    play = make().play
+    whole = play.sequences(np.random.default_rng(1), 6, 2)
+    for rank in (0, 1):
+        half = play.sequences(np.random.default_rng(1), 6, 2, slice(rank, None, 2))
+        assert torch.equal(half.z, whole.z[rank::2])
+        assert torch.equal(half.actions, whole.actions[rank::2])
+
+
 def test_the_encoder_does_not_learn(make):
     trainer = make()
     before = [p.clone() for p in trainer.encoder.parameters()]
