@@ -24,7 +24,8 @@ from jepa_wm.training.export import export
 from jepa_wm.training.export_vjepa2 import ArmTask, export_ac, export_encoder, load_encoder
 from jepa_wm.training.lewm import TrainConfig, Trainer
 from jepa_wm.training.loop import Loop
-from jepa_wm.training.masked import EncoderRun, EncoderSizes, EncoderTrainer
+from jepa_wm.training.masked import EncoderRun, EncoderTrainer
+from jepa_wm.training.masked_network import EncoderSizes
 from jepa_wm.training.network import NetworkConfig
 from jepa_wm.viz.training import training_curves
 

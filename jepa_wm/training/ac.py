@@ -25,7 +25,8 @@ from jepa_wm.training.ac_probe import ACProbe, probe_predictor
 from jepa_wm.training.dataset import Mixture, PlayDataset
 from jepa_wm.training.latent_play import LatentPlay
 from jepa_wm.training.loop import Loop, RunConfig
-from jepa_wm.training.masked import MaskedNetwork, check_data, initialise, normed
+from jepa_wm.training.masked import check_data
+from jepa_wm.training.masked_network import MaskedNetwork, initialise, normed
 from jepa_wm.training.probes import effective_rank
 
 

@@ -16,7 +16,8 @@ from jepa_wm.training.ac import ACTrainer
 from jepa_wm.training.dataset import DatasetInfo
 from jepa_wm.training.goal_map import fit_goal_map
 from jepa_wm.training.loop import read_checkpoint
-from jepa_wm.training.masked import EncoderRun, EncoderSizes, EncoderTrainer, MaskedNetwork
+from jepa_wm.training.masked import EncoderRun, EncoderTrainer
+from jepa_wm.training.masked_network import EncoderSizes, MaskedNetwork
 
 # told by other keys or by tensor shapes
 _NOT_ENCODER_KEYS = ("rope_theta", "pos_interp", "hier_layers", "rope_ref_grid")
@@ -36,7 +37,8 @@ def load_encoder(path: Path, device: torch.device) -> tuple[MaskedNetwork, dict[
         run = EncoderRun(network=EncoderSizes(**config.pop("network")), **config)
         columns = torch.zeros(len(run.state_columns))
         channels = (0.0,) * 3
-        network = MaskedNetwork(run, (channels, channels), (columns, columns))
+        given = (channels, channels), (columns, columns)  # the checkpoint holds the real ones
+        network = MaskedNetwork(run.network, run.frames, *given)
         network.load_state_dict(saved["network"])
         steps = int(saved["step"])
     except (KeyError, TypeError, ValueError, RuntimeError) as error:

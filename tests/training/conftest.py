@@ -9,7 +9,8 @@ from jepa_wm.envs.reach_rendering import ReachRenderer
 from jepa_wm.training.ac import ACRun, PredictorSizes
 from jepa_wm.training.dataset import DatasetInfo, PlayDataset
 from jepa_wm.training.lewm import TrainConfig
-from jepa_wm.training.masked import EncoderRun, EncoderSizes
+from jepa_wm.training.masked import EncoderRun
+from jepa_wm.training.masked_network import EncoderSizes
 from jepa_wm.training.network import NetworkConfig
 
 RUN = {

@@ -16,7 +16,8 @@ from jepa_wm.errors import ConfigError
 from jepa_wm.models import load_world_model
 from jepa_wm.train import TRAINERS, main, run_config, train_config
 from jepa_wm.training.ac import ACRun, PredictorSizes
-from jepa_wm.training.masked import EncoderRun, EncoderSizes
+from jepa_wm.training.masked import EncoderRun
+from jepa_wm.training.masked_network import EncoderSizes
 
 CPU = torch.device("cpu")
 RECIPES = sorted(p.stem for p in (Path(jepa_wm.conf.__path__[0]) / "recipe").glob("*.yaml"))
