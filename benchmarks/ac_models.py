@@ -10,6 +10,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -179,7 +180,7 @@ def random_bundle(path: Path, sizes: Sizes) -> Path:
 def problem(sizes: Sizes, candidates: int, horizon: int, frames: int) -> tuple[Context, Tensor]:
     """Draw a context of ``frames`` frames, B = 1, and candidates [1,S,H,7]."""
     generator = torch.Generator().manual_seed(1)
-    draw = lambda *shape: torch.randn(shape, generator=generator)  # noqa: E731
+    draw = partial(torch.randn, generator=generator)
     z = F.layer_norm(draw(1, frames, sizes.side**2, sizes.latent), (sizes.latent,))
     poses = torch.rand(1, frames, POSE_DIM, generator=generator) * 0.5 + 0.2
     context = Context(z, 0.1 * draw(1, frames - 1, POSE_DIM), poses)
