@@ -8,18 +8,18 @@ import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from jepa_wm.control.agent import Agent
 from jepa_wm.control.episode import Episode, Rules, Task
 from jepa_wm.control.protocol import Segments
 from jepa_wm.control.statistics import Measure
 from jepa_wm.errors import ConfigError
+from jepa_wm.experiments.goals import GOALS, settle_goals
 from jepa_wm.experiments.report import PLANNER, PlanReport
 from jepa_wm.experiments.setup import (
-    GOALS,
     SIMULATOR,
     Brain,
     baselines,
@@ -29,6 +29,7 @@ from jepa_wm.experiments.setup import (
     make_tasks,
     run,
     simulator_brain,
+    with_waypoints,
 )
 from jepa_wm.launch import build, launch
 from jepa_wm.runtime import resolve_device, resolve_dtype
@@ -47,12 +48,6 @@ def check(options: dict[str, Any]) -> None:
             raise ConfigError(f"{name}={options[name]!r} must be a whole number >= 1")
     if options["output"] not in ("text", "json"):
         raise ConfigError(f"output={options['output']!r} is unknown; use text or json")
-    goal = options["goal"]
-    if goal not in GOALS and not Path(str(goal)).expanduser().is_file():
-        raise ConfigError(
-            f"goal={goal!r}: no such picture; use play (a later state of held-out play), env (the "
-            "environment's own goal) or the path of a picture (.png, .npy)"
-        )
     require_video(options["video"])
 
 
@@ -71,10 +66,11 @@ def run_all(
     report: PlanReport,
     segments: Segments,
     tasks: Sequence[Task],
+    actor: Agent,
 ) -> None:
     """Run the planner, then what it is compared with, on the same episodes."""
     name, rules = report.planner_name, report.rules
-    report.add(PLANNER, run(options, name, report.agent, tasks, rules, report.keep))
+    report.add(PLANNER, run(options, name, actor, tasks, rules, report.keep))
     if options["ceiling"]:
         env = build(options["env"], "env").unwrapped
         from_states = make_tasks(options, env, segments, True)
@@ -86,7 +82,11 @@ def run_all(
 
 def main(options: dict[str, Any]) -> None:
     """Load, plan, report."""
+    options = settle_goals(options)
     check(options)
+    scored = options["goal"] in GOALS
+    if not scored and "terminate" in options["env"]:
+        options["env"]["terminate"] = False  # its own goal is not the picture's
     if options["threads"] is not None:
         torch.set_num_threads(int(options["threads"]))
     device = resolve_device(str(options["device"]))
@@ -104,13 +104,16 @@ def main(options: dict[str, Any]) -> None:
         proprio=options["task"].get("proprio"),
         states=options["task"]["state"],
         film=range(options["film"]) if options["video"] != "none" else (),
+        scored=scored,
     )
+    frame = env.unwrapped.render_state(segments.starts[0])
+    actor = with_waypoints(options, agent, frame)
     measures = tuple(Measure(**measure) for measure in options["task"]["measures"])
     with redirect_stdout(sys.stderr if options["output"] == "json" else sys.stdout):
         report = PlanReport(options, brain.about, agent, rules, measures, (device, dtype))
         report.announce()
         try:
-            run_all(options, brain, report, segments, tasks)
+            run_all(options, brain, report, segments, tasks, actor)
         except KeyboardInterrupt:
             print(f"finished episodes are in {report.folder}", file=sys.stderr)
             raise

@@ -70,6 +70,7 @@ class Rules:
     proprio: str | None = None
     states: str | None = None
     film: Collection[int] = ()
+    scored: bool = True
 
     def __post_init__(self) -> None:
         for name in ("budget", "hold"):
@@ -84,7 +85,7 @@ class Rules:
 
     def describe(self) -> dict[str, Any]:
         """Return the rules as plain JSON values."""
-        names = ("budget", "success", "hold", "stop_on_success", "frames", "proprio")
+        names = ("budget", "success", "hold", "stop_on_success", "frames", "proprio", "scored")
         return {name: getattr(self, name) for name in names} | {"criterion": self.criterion}
 
 

@@ -89,6 +89,13 @@ class Memory:
             pose,
         )
 
+    def aim(self, goal_z: Tensor, budget: int | None) -> None:
+        """Take new goals [n,*L] for the active rows and forget what is left of the plan."""
+        self.goal_z = goal_z
+        self.budget = None if budget is None else self.step + budget
+        self.plan, self.queue = None, self.queue[:, :0]
+        self.executed = self.executed[:, : self.blocks_done]
+
     def execute(self, plan: Plan, actions: np.ndarray, blocks: Tensor) -> None:
         """Queue a plan's env actions [n,k*block,a], executed as solver blocks [n,k,A]."""
         self.plan, self.queue, self.executed, self.blocks_done = plan, actions, blocks, 0

@@ -185,6 +185,24 @@ class MPC:
             goal_z, tuple(int(seed) for seed in seeds), budget, self.codec.action_dim
         )
 
+    def aim(self, goals: Frames, budget: int | None = None) -> None:
+        """Change the goals between two blocks; the rest of the plan is dropped, the past is kept.
+
+        Args:
+            goals: Goal frames of all B rows; encoded once.
+            budget: Environment steps from here on, or None where nobody knows.
+
+        Raises:
+            ValueError: it is not one goal a row, or a block is under way.
+        """
+        now = self._running
+        if len(goals) != now.batch:
+            raise ValueError(f"MPC.aim needs {now.batch} goals, one a row, got {len(goals)}")
+        if now.step % self.codec.block:
+            raise ValueError(f"step {now.step} is within a block of {self.codec.block} steps")
+        rows = torch.from_numpy(now.rows).to(self.device)
+        now.aim(self._encode(goals)[:, 0][rows], budget)
+
     def act(
         self,
         frames: Frames | None,

@@ -15,7 +15,6 @@ from jepa_wm.control.episode import Task
 from jepa_wm.errors import ConfigError
 from jepa_wm.runtime import stream_seed
 
-OUT_OF_REACH = 1e5  # pixels: no episode gets there
 Frame = NDArray[np.uint8]
 Render = Callable[[NDArray[np.float64]], Frame]
 
@@ -88,18 +87,14 @@ def segment_tasks(segments: Segments, seed: int, render: Render, from_states: bo
 def picture_tasks(starts: NDArray[np.float64], seed: int, picture: Frame) -> list[Task]:
     """Make one task a start state [E,P], all with the same goal picture uint8 [H,W,3].
 
-    A picture tells no goal state, so nothing can be scored: the environment is given a goal it
-    cannot reach, and reports on success mean nothing.
+    A picture tells no goal state, so nothing can be scored (``Rules.scored``): the environment is
+    left its own goal.
     """
-    if picture.ndim != 3 or picture.shape[2] != 3 or picture.dtype != np.uint8:
-        raise ConfigError(
-            f"the goal picture must be uint8 [H,W,3], got {picture.dtype} {list(picture.shape)}"
-        )
     return [
         Task(
             id=index,
             seed=stream_seed(seed, index),
-            options={"state": start, "goal_state": np.full_like(start, OUT_OF_REACH)},
+            options={"state": start},
             goal=picture,
         )
         for index, start in enumerate(starts)

@@ -107,7 +107,7 @@ class _Log:
     @property
     def solved(self) -> bool:
         """Whether the newest info meets the goal."""
-        return bool(_pick(self.infos[-1], self.rules.success, "info"))
+        return self.rules.scored and bool(_pick(self.infos[-1], self.rules.success, "info"))
 
     def add(self, action: np.ndarray, reward: float, info: Info, ended: bool) -> bool:
         """Record a step; return whether the episode goes on."""

@@ -15,7 +15,8 @@ from jepa_wm.control.episode import Episode, Rules, save_episode, tally
 from jepa_wm.control.mpc import MPC
 from jepa_wm.control.statistics import Measure, Summary, compare, summarise
 from jepa_wm.errors import ConfigError
-from jepa_wm.experiments.setup import GOALS, chunk_of
+from jepa_wm.experiments.goals import GOALS
+from jepa_wm.experiments.setup import chunk_of
 from jepa_wm.runtime import versions
 from jepa_wm.viz.frames import Film, film_frames
 from jepa_wm.viz.plans import effective_samples, goal_distance, planner_cost, success_rates
@@ -111,8 +112,11 @@ class PlanReport:
             "env": "the environment's own goals",
         }
         horizon = "shrinking to the time left" if o["shrink_horizon"] else "fixed"
+        goal = goals.get(o["goal"], f"goal picture {o['goal']}")
+        if o["goals"] is not None:
+            goal = "sub-goals " + ", ".join(map(str, o["goals"]))
         return (
-            f"{goals.get(o['goal'], 'goal picture ' + str(o['goal']))}, seed {o['seed']}, "
+            f"{goal}, seed {o['seed']}, "
             f"{o['episodes']} episodes, budget {o['budget']} steps, replanning every "
             f"{o['replan_every']} block(s) of {self.agent.codec.block}, horizon {horizon}, "
             f"history {self.agent.history}"

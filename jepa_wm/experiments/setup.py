@@ -25,13 +25,13 @@ from jepa_wm.control.policies import NoOpPolicy, RandomPolicy, ReplayPolicy
 from jepa_wm.control.protocol import Segments, cut_segments, picture_tasks, segment_tasks
 from jepa_wm.control.runner import make_envs, run_episodes
 from jepa_wm.control.simulator import SimulatorModel
+from jepa_wm.control.waypoints import Waypoints
 from jepa_wm.errors import ConfigError
+from jepa_wm.experiments.goals import GOALS, goal_pictures, read_goal, read_schedule
 from jepa_wm.launch import build, preset, preset_node
 from jepa_wm.models import load_world_model
-from jepa_wm.viz.pictures import read_picture
 
 SIMULATOR = "simulator"
-GOALS = ("play", "env")  # goals that have a state; any other is a picture
 PLAY_SEED = 100_000  # evaluation play starts here: no training collection uses these seeds
 
 
@@ -194,6 +194,23 @@ def make_agent(options: dict[str, Any], brain: Brain, device: torch.device) -> M
         raise ConfigError(str(error)) from error
 
 
+def with_waypoints(options: dict[str, Any], agent: MPC, frame: np.ndarray) -> Agent:
+    """Give an agent the sub-goals of ``goals``, if there are any.
+
+    Args:
+        options: Of the run.
+        agent: Plans.
+        frame: One of the environment's frames, whose shape the pictures must have.
+    """
+    if options["goals"] is None:
+        return agent
+    plan = read_schedule(options["goals"])
+    try:
+        return Waypoints(agent, goal_pictures(plan, frame), [one.steps for one in plan])
+    except ValueError as error:
+        raise ConfigError(f"goals: {error}") from error
+
+
 def chunk_of(options: dict[str, Any], model: WorldModel, horizon: int) -> Chunk:
     """Return how many candidates go into one rollout: ``chunk``, a number, null or auto.
 
@@ -233,7 +250,7 @@ def make_tasks(
         return segment_tasks(segments, options["seed"], env.render_state, from_states)
     if from_states:
         raise ConfigError("model=simulator needs a goal state: goal=play or goal=env")
-    picture = read_picture(Path(options["goal"]).expanduser())
+    picture = read_goal(options["goal"], env.render_state(segments.starts[0]))
     return picture_tasks(segments.starts, options["seed"], picture)
 
 
