@@ -13,7 +13,7 @@ from jepa_wm.models.heads import AttentivePool, LinearClassifier, build_head
 from jepa_wm.models.layers import Linear, prepare_linears
 from jepa_wm.models.masked import MaskedPredictor, Prediction
 from jepa_wm.models.preprocess import Preprocess
-from jepa_wm.models.vit import EncoderConfig, ViT, gather_rows
+from jepa_wm.models.vit import EncoderConfig, ViT, checked_ids, gather_rows
 
 Frames = Tensor | NDArray[np.generic] | Sequence[Tensor | NDArray[np.generic]]
 """Frames in one array, or a sequence of pictures [H,W,3] that need not have one size."""
@@ -68,13 +68,18 @@ class Model(nn.Module):
 
         Raises:
             ValueError: the frames are not pictures (``Preprocess``), or the model lacks the pool.
+            TypeError: they are no tensor, array or sequence of these.
         """
         return self.embed_pixels(self.pixels(frames), pool)
 
     def pixels(self, frames: Frames) -> Tensor:
         """Preprocess raw frames (as ``embed``) into what ``encode`` takes, with leading axes."""
-        if isinstance(frames, Sequence):
-            pixels = torch.stack([self._prepared(frame) for frame in frames])
+        if isinstance(frames, Sequence) and not isinstance(frames, str):
+            parts = [self._prepared(frame) for frame in frames]
+            if len({part.shape for part in parts}) != 1:  # pictures may differ in size, not clips
+                shapes = ", ".join(str(list(frame.shape)) for frame in frames) or "none"
+                raise ValueError(f"frames of one kind wanted, got {shapes}")
+            pixels = torch.stack(parts)
         else:
             pixels = self._prepared(frames)
         if self.enc.config.takes_clips and pixels.ndim == 3:
@@ -82,14 +87,19 @@ class Model(nn.Module):
         return pixels
 
     def _prepared(self, frames: Tensor | NDArray[np.generic]) -> Tensor:
-        return self.preprocess(torch.as_tensor(frames).to(self.device))
+        if isinstance(frames, np.ndarray):
+            frames = torch.as_tensor(np.ascontiguousarray(frames))  # torch turns no axis round
+        if not isinstance(frames, Tensor):
+            kind = type(frames).__name__
+            raise TypeError(f"frames are a {kind}, wanted a tensor or array: np.asarray(picture)")
+        return self.preprocess(frames.to(self.device))
 
     def embed_pixels(self, pixels: Tensor, pool: str | None = None) -> Tensor:
         """Return the embedding of preprocessed pixels float [..,C,h,w] or [..,T,C,h,w]."""
         axes = 4 if self.enc.config.takes_clips else 3
+        pixels = self._input(pixels)
         lead = pixels.shape[:-axes]
-        flat = pixels.reshape(-1, *pixels.shape[-axes:])
-        z = self.enc.embed(self._input(flat), pool).float()
+        z = self.enc.embed(pixels.reshape(-1, *pixels.shape[-axes:]), pool).float()
         return z.reshape(*lead, *z.shape[1:])
 
     @torch.inference_mode()
@@ -102,10 +112,10 @@ class Model(nn.Module):
             levels: Concatenate the levels of the hierarchy (V-JEPA 2.1) to [..,levels*D].
 
         Raises:
-            ValueError: the shapes do not fit the model.
+            ValueError: the shapes do not fit the model, pixels are not float or ids no integers.
         """
         encode = self.enc.levels if levels else self.enc
-        return encode(self._input(pixels), None if ids is None else ids.to(self.device)).float()
+        return encode(self._input(pixels), None if ids is None else self._ids(ids)).float()
 
     @torch.inference_mode()
     def predict(
@@ -136,11 +146,12 @@ class Model(nn.Module):
                 "this bundle has no masked predictor (jepa.pred.kind = masked); a predictor of the "
                 "next frame is used through load_world_model"
             )
-        context_ids, target_ids = context_ids.to(self.device), target_ids.to(self.device)
+        context_ids, target_ids = self._ids(context_ids), self._ids(target_ids)
         encode = self.enc.levels if self.pred.config.n_hier_in > 1 else self.enc
         pixels = self._input(pixels)
         if whole_clip:
-            z = gather_rows(encode(pixels)[:, self.enc.config.prefix :], context_ids)
+            z = encode(pixels)[:, self.enc.config.prefix :]
+            z = gather_rows(z, checked_ids(context_ids, z.shape[1], len(z)))
         else:
             z = encode(pixels, context_ids)[:, self.enc.config.prefix :]
         is_image = self.enc.config.image_patch_embed and pixels.shape[1] == 1
@@ -160,12 +171,25 @@ class Model(nn.Module):
         if self.head is None:
             raise ValueError("this bundle has no classifier (jepa.head.kind = none)")
         axes = 4 if self.enc.config.takes_clips else 3
-        tokens = self.enc(self._input(pixels.reshape(-1, *pixels.shape[-axes:])))
+        pixels = self._input(pixels)
+        tokens = self.enc(pixels.reshape(-1, *pixels.shape[-axes:]))
         logits = self.head(tokens).float()
         return logits.reshape(*pixels.shape[:-axes], -1)
 
     def _input(self, pixels: Tensor) -> Tensor:
+        pixels = torch.as_tensor(pixels)
+        if not pixels.is_floating_point():  # raw pictures would give features all the same
+            raise ValueError(
+                f"pixels are {pixels.dtype}, wanted preprocessed floats: "
+                "model.pixels(frames) makes them from pictures"
+            )
         return pixels.to(self.device, torch.float32)
+
+    def _ids(self, ids: Tensor) -> Tensor:
+        ids = torch.as_tensor(ids)
+        if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
+            raise ValueError(f"ids are {ids.dtype}, wanted int64; a mask's are mask.nonzero()[:,0]")
+        return ids.to(self.device, torch.int64)
 
     def prepare(self, dtype: torch.dtype) -> None:
         """Reduce the matrices to ``dtype`` and pack them; norms, tokens and tables stay float32."""

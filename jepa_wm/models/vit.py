@@ -121,6 +121,19 @@ def gather_rows(x: Tensor, ids: Tensor) -> Tensor:
     return x.gather(1, ids[..., None].expand(*ids.shape, x.shape[-1]))
 
 
+def checked_ids(ids: Tensor, count: int, batch: int) -> Tensor:
+    """Return ids [K] or [batch,K] of ``count`` patches as they are.
+
+    Raises:
+        ValueError: another shape, none, or ids beyond the patches.
+    """
+    if ids.ndim not in (1, 2) or (ids.ndim == 2 and len(ids) != batch) or not ids.numel():
+        raise ValueError(f"ids must be [K] or [{batch},K] and not empty, got {list(ids.shape)}")
+    if int(ids.min()) < 0 or int(ids.max()) >= count:
+        raise ValueError(f"ids must lie in 0 to {count - 1}, the patches of the input")
+    return ids
+
+
 class ViT(nn.Module):
     """Vision transformer over images or clips. Token order: [CLS, registers, patches]."""
 
@@ -215,7 +228,7 @@ class ViT(nn.Module):
         if pos is not None:
             x = x + pos
         if ids is not None:
-            x = gather_rows(x, self._checked(ids, grid, len(x)))
+            x = gather_rows(x, checked_ids(ids, x.shape[1], len(x)))
         if self.reg_tokens is not None:  # after the position add: registers have no position
             x = torch.cat([self.reg_tokens.expand(len(x), -1, -1).to(x.dtype), x], 1)
         if self.cls_token is not None:
@@ -267,15 +280,6 @@ class ViT(nn.Module):
         if ids is not None:
             raise ValueError("a block-causal encoder has no context subsets: give whole clips")
         return FrameCausal((grid[1] * grid[2],) * grid[0], self.config.prefix)
-
-    @staticmethod
-    def _checked(ids: Tensor, grid: Grid, batch: int) -> Tensor:
-        count = grid[0] * grid[1] * grid[2]
-        if ids.ndim not in (1, 2) or (ids.ndim == 2 and len(ids) != batch) or not ids.numel():
-            raise ValueError(f"ids must be [K] or [{batch},K] and not empty, got {list(ids.shape)}")
-        if int(ids.min()) < 0 or int(ids.max()) >= count:
-            raise ValueError(f"ids must lie in 0 to {count - 1}, the patches of a {grid} grid")
-        return ids
 
 
 def _vector(*shape: int) -> nn.Parameter:
