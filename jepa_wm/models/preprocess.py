@@ -75,7 +75,7 @@ class Preprocess:
 
         Raises:
             ValueError: the shape has no (or two possible) channel axes, float values leave [0, 1],
-                or the frames are so thin that their resize would exceed ``MAX_PIXELS``.
+                or ``MAX_PIXELS`` would be exceeded: thin frames, or a forged recipe.
         """
         pixels = self._channels_first(self._to_uint8(frames))
         lead = pixels.shape[:-3]
@@ -126,6 +126,11 @@ class Preprocess:
         """Resize and crop [N,C,H,W]; as many frames at once as keep what lies between bounded."""
         height, width = pixels.shape[-2:]
         size = self._resized(height, width)
+        if self.size**2 > MAX_PIXELS:  # a crop beyond the picture is padded, whatever its size
+            raise ValueError(
+                f"the model's recipe makes pictures of {self.size}x{self.size} pixels; the limit "
+                f"is {MAX_PIXELS >> 20} Mpx"
+            )
         between = max(height, size[0]) * size[1]  # rows are resized first
         if between > MAX_PIXELS:
             raise ValueError(

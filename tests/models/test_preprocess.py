@@ -136,6 +136,13 @@ def test_a_thin_picture_is_refused_before_it_is_resized(size):
     assert recipe(resize_mode="squash")(frame[:1000, :1000]).shape == (3, 20, 20)
 
 
+@pytest.mark.parametrize("mode", ["squash", "shortest_edge"])
+def test_a_recipe_of_giant_pictures_is_refused_before_they_are_made(mode):
+    """A crop beyond the picture is padded with zeros: 65,536 px would take 13 GB."""
+    with pytest.raises(ValueError, match="pictures of 65536x65536 pixels; the limit is 64 Mpx"):
+        recipe(crop=1 << 16, resize_mode=mode)(noise(30, 28, 3))
+
+
 def test_lead_axes_are_kept():
     frames, prepare = noise(2, 5, 30, 28, 3), recipe()
     pixels = prepare(frames)
