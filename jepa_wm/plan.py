@@ -17,7 +17,7 @@ from jepa_wm.control.episode import Episode, Rules, Task
 from jepa_wm.control.protocol import Segments
 from jepa_wm.control.statistics import Measure
 from jepa_wm.errors import ConfigError
-from jepa_wm.experiments.goals import GOALS, settle_goals
+from jepa_wm.experiments.goals import GOALS, settle_goals, with_waypoints
 from jepa_wm.experiments.report import PLANNER, PlanReport
 from jepa_wm.experiments.setup import (
     SIMULATOR,
@@ -29,7 +29,6 @@ from jepa_wm.experiments.setup import (
     make_tasks,
     run,
     simulator_brain,
-    with_waypoints,
 )
 from jepa_wm.launch import build, launch
 from jepa_wm.runtime import resolve_device, resolve_dtype

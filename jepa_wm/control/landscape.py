@@ -4,7 +4,7 @@ A planner sees one function of actions; this lays a grid over it around doing no
 person sees whether its minimum lies at the action that is known to be right.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -76,12 +76,12 @@ class ActionCost:
 
 
 def survey(
-    cost: ActionCost, base: Floats, dims: Sequence[int], span: float, count: int
+    cost: Callable[[Floats], Floats], base: Floats, dims: Sequence[int], span: float, count: int
 ) -> Landscape:
     """Lay a grid over a cost.
 
     Args:
-        cost: Of environment actions.
+        cost: Of environment actions, [n,a] -> [n], e.g. an ``ActionCost``.
         base: The action [a] whose other dimensions hold everywhere.
         dims: Dimensions of the grid.
         span: Half its side, env units: from -span to span.

@@ -9,6 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from jepa_wm.control.agent import Agent
+from jepa_wm.control.mpc import MPC
+from jepa_wm.control.waypoints import Waypoints
 from jepa_wm.errors import ConfigError
 from jepa_wm.viz.pictures import read_picture
 
@@ -107,6 +110,23 @@ def goal_pictures(plan: Sequence[SubGoal], like: Picture) -> Picture:
     if len(sizes) > 1:
         raise ConfigError(f"goals: pictures differ in size, {sorted(sizes)}; give one size")
     return np.stack(pictures)
+
+
+def with_waypoints(options: dict[str, Any], agent: MPC, frame: np.ndarray) -> Agent:
+    """Give an agent the sub-goals of ``goals``, if there are any.
+
+    Args:
+        options: Of the run.
+        agent: Plans.
+        frame: One of the environment's frames, whose shape the pictures must have.
+    """
+    if options["goals"] is None:
+        return agent
+    plan = read_schedule(options["goals"])
+    try:
+        return Waypoints(agent, goal_pictures(plan, frame), [one.steps for one in plan])
+    except ValueError as error:
+        raise ConfigError(f"goals: {error}") from error
 
 
 def _check_shape(source: str, picture: Picture, like: Picture) -> None:

@@ -18,20 +18,22 @@ from jepa_wm.bundle.reader import Bundle, find_bundle
 from jepa_wm.control.actions import ActionCodec, as_float32
 from jepa_wm.control.agent import Agent
 from jepa_wm.control.chunks import Chunk, fit_chunk
+from jepa_wm.control.cost import ObjectiveFactory
 from jepa_wm.control.episode import Episode, Rules, Task
 from jepa_wm.control.interfaces import WorldModel
-from jepa_wm.control.mpc import MPC, ObjectiveFactory
+from jepa_wm.control.mpc import MPC
 from jepa_wm.control.policies import NoOpPolicy, RandomPolicy, ReplayPolicy
 from jepa_wm.control.protocol import Segments, cut_segments, picture_tasks, segment_tasks
 from jepa_wm.control.runner import make_envs, run_episodes
 from jepa_wm.control.simulator import SimulatorModel
-from jepa_wm.control.waypoints import Waypoints
 from jepa_wm.errors import ConfigError
-from jepa_wm.experiments.goals import GOALS, goal_pictures, read_goal, read_schedule
+from jepa_wm.experiments.goals import GOALS, read_goal
 from jepa_wm.launch import build, preset, preset_node
 from jepa_wm.models import load_world_model
 
 SIMULATOR = "simulator"
+GRIPPER_DEAD_ZONE = 0.25  # of its way, as published for V-JEPA 2-AC: less is no motion
+MEMORY = 2.0  # GiB a rollout's candidates may take where nobody says
 PLAY_SEED = 100_000  # evaluation play starts here: no training collection uses these seeds
 
 
@@ -79,13 +81,14 @@ def action_codec(
     elif bundle is not None and bundle.get("jepa.pred.kind") == "ac":
         size = int(bundle.get("jepa.pred.action_dim"))
         source, values = "model's own units", {"block": 1, "mean": [0] * size, "std": [1] * size}
+        values["dead_zone"] = [0.0] * (size - 1) + [GRIPPER_DEAD_ZONE]
     else:
         raise ConfigError(
             f"{bundle.path if bundle else SIMULATOR}: no action statistics; the bundle lacks "
             "jepa_wm.action.block, .mean, .std and the task's YAML has no action"
         )
     mean, std, low, high = map(as_float32, (values["mean"], values["std"], space.low, space.high))
-    zone = (fallback or {}).get("dead_zone")
+    zone = (fallback or values).get("dead_zone")
     block = int(values["block"])
     codec = ActionCodec(block=block, mean=mean, std=std, low=low, high=high, dead_zone=zone)
     return codec, source
@@ -116,13 +119,16 @@ def load_agent(
         The control loop: ``reset(goals, seeds)``, then ``act(frames)`` once a step.
     """
     bundle = Bundle.open(find_bundle(model))
+    world_model, search = load_world_model(bundle, device, dtype), preset("planner", planner)
+    history = world_model.history
     return MPC(
-        world_model=load_world_model(bundle, device, dtype),
-        planner=preset("planner", planner),
+        world_model=world_model,
+        planner=search,
         objective=make_objective(preset_node("objective", objective), bundle, device),
         codec=action_codec(bundle, action_space, None)[0],
         device=device,
         replan_every=replan_every,
+        chunk=fit_chunk(world_model, search.num_samples, search.horizon, history, MEMORY).size,
     )
 
 
@@ -192,23 +198,6 @@ def make_agent(options: dict[str, Any], brain: Brain, device: torch.device) -> M
         )
     except ValueError as error:
         raise ConfigError(str(error)) from error
-
-
-def with_waypoints(options: dict[str, Any], agent: MPC, frame: np.ndarray) -> Agent:
-    """Give an agent the sub-goals of ``goals``, if there are any.
-
-    Args:
-        options: Of the run.
-        agent: Plans.
-        frame: One of the environment's frames, whose shape the pictures must have.
-    """
-    if options["goals"] is None:
-        return agent
-    plan = read_schedule(options["goals"])
-    try:
-        return Waypoints(agent, goal_pictures(plan, frame), [one.steps for one in plan])
-    except ValueError as error:
-        raise ConfigError(f"goals: {error}") from error
 
 
 def chunk_of(options: dict[str, Any], model: WorldModel, horizon: int) -> Chunk:
