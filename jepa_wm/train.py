@@ -80,7 +80,7 @@ def train_config(options: dict[str, Any]) -> TrainConfig:
 
 
 Finish = Callable[[], Path]
-"""Writes the bundle of a finished run."""
+"""Ends a finished run, on every rank; rank 0 writes the bundle and says where."""
 
 
 def make_lewm(options: dict[str, Any], at: Places) -> tuple[Loop, Finish]:
@@ -101,7 +101,8 @@ def make_encoder(options: dict[str, Any], at: Places) -> tuple[Loop, Finish]:
     """Make the trainer of an encoder."""
     config = run_config(options, EncoderRun, EncoderSizes)
     trainer = EncoderTrainer(config, at.data, at.holdout, at.out, at.device)
-    return trainer, lambda: export_encoder(trainer, at.out / "encoder.gguf")
+    target = at.out / "encoder.gguf"
+    return trainer, lambda: export_encoder(trainer, target) if trainer.rank == 0 else target
 
 
 def make_ac(options: dict[str, Any], at: Places) -> tuple[Loop, Finish]:
@@ -112,7 +113,11 @@ def make_ac(options: dict[str, Any], at: Places) -> tuple[Loop, Finish]:
     encoder, origin = load_encoder(path, at.device)
     trainer = ACTrainer(config, encoder, at.data, at.holdout, at.out, at.device)
     kind, target = str(options["file_type"]), at.out / "vjepa2-ac.gguf"
-    return trainer, lambda: export_ac(trainer, target, task, kind, origin)
+
+    def finish() -> Path:
+        return export_ac(trainer, target, task, kind, origin) if trainer.rank == 0 else target
+
+    return trainer, finish
 
 
 TRAINERS = {"lewm": make_lewm, "encoder": make_encoder, "ac": make_ac}

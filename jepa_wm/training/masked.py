@@ -117,10 +117,22 @@ class EncoderTrainer(Loop):
             predicted = self.network.pred(z, seen, hidden, mask_index=0).target
         terms = {"prediction": (predicted.float() - target[:, hidden]).abs().mean()}
         if c.state_weight:
-            wanted = states[..., list(c.state_columns)] - self.network.state_mean
-            wanted = (wanted / self.network.state_std)[:, seen // side**2]  # [B,K,P]
-            terms["state"] = (self.network.state_head(normed(z)) - wanted).abs().mean()
+            read = self.network.state_head(normed(z))
+            terms["state"] = (read - self.wanted(states, seen // side**2)).abs().mean()
         return terms, target
+
+    def wanted(self, states: Tensor, frame: Tensor) -> Tensor:
+        """Return what tokens should tell: standardised columns of their own frame's state.
+
+        Args:
+            states: float [B,T,P].
+            frame: Frame of every token, int64 [K].
+
+        Returns:
+            float32 [B,K,columns].
+        """
+        columns = states[..., list(self.config.state_columns)]
+        return ((columns - self.network.state_mean) / self.network.state_std)[:, frame]
 
     def after_step(self) -> None:
         """Let the target encoder follow."""

@@ -84,6 +84,15 @@ def test_losses_fall(arm_data, encoder_run, tmp_path):
         assert last < 0.96 * first, f"{name}: {first:.3f} -> {last:.3f}"
 
 
+def test_a_token_tells_the_state_of_its_own_frame(arm_data, encoder_run, tmp_path):
+    trainer = EncoderTrainer(encoder_run, arm_data, None, tmp_path, CPU)
+    states = torch.from_numpy(arm_data.windows(np.random.default_rng(0), 3, 2).states)
+    found = trainer.wanted(states, torch.tensor([1, 0, 1]))
+    back = found * trainer.network.state_std + trainer.network.state_mean
+    expected = states[:, [1, 0, 1]][..., [0, 1, 2, 7, 8]]
+    torch.testing.assert_close(back, expected)
+
+
 def test_without_weight_there_is_no_state_term(arm_data, encoder_run, tmp_path):
     pure = replace(encoder_run, state_weight=0.0)
     assert set(EncoderTrainer(pure, arm_data, None, tmp_path, CPU).losses(0)[0]) == {"prediction"}
