@@ -80,6 +80,8 @@ def convert(
     """
     family = FAMILIES[ALIASES.get(family_name, family_name)]
     local = resolve(src)
+    for path in (local, reading.head or local):
+        _refuse_replacing(out, Path(path))
     source = _open(family, local, reading)
     try:
         meta, tensors = family.convert(source, given)
@@ -99,6 +101,15 @@ def convert(
         f"{out}: {family.name}, {len(tensors)} tensors, {out.stat().st_size / 1e6:.1f} MB; "
         f"matched {used}/{used} required source tensors{beside}"
     )
+
+
+def _refuse_replacing(out: Path, source: Path) -> None:
+    """Refuse to write over a file that is read."""
+    if not (out.is_file() and source.exists()):
+        return
+    is_inside = source.is_dir() and out.parent.samefile(source) and out.suffix != ".gguf"
+    if is_inside or out.samefile(source):
+        raise ConversionError(f"{out}: is part of the source; write to another file")
 
 
 def _runs(bundle: Bundle, src: str | Path) -> None:

@@ -305,6 +305,18 @@ def test_a_mistake_is_one_line_and_status_one(tmp_path, capsys, monkeypatch):
     assert error.startswith("error: ") and error.count("\n") == 1
 
 
+def test_the_source_is_never_written_over(saved, tmp_path):
+    path = saved(state())
+    (tmp_path / "link.gguf").symlink_to(path)
+    for src, out in (path, path), (path, tmp_path / "link.gguf"), (tmp_path, path):
+        before = path.read_bytes()
+        with pytest.raises(ConversionError, match="is part of the source; write to another file"):
+            run(src, out)
+        assert path.read_bytes() == before
+    for _ in range(2):  # a bundle beside the weights may be replaced
+        run(tmp_path, tmp_path / "x.gguf")
+
+
 def test_an_impossible_place_is_one_of_our_errors(saved, tmp_path):
     given = parse_settings(GIVEN)
     with pytest.raises(Exception, match="no/such") as caught:

@@ -235,6 +235,8 @@ def replacing(path: Path) -> Iterator[Path]:
     Raises:
         BundleError: the place is a directory or device, or cannot be written.
     """
+    if not path.name or "\0" in path.name:
+        raise bundle_error(path, ["is no name of a file"])
     temporary = path.with_name(f".{path.name[:100]}.{secrets.token_hex(6)}.tmp")
     try:
         if path.is_dir():

@@ -98,8 +98,8 @@ def _open_head(path: Path, unsafe_pickle: bool) -> Source:
         if isinstance(probe, Mapping):
             entries = {entry: _clean(_flatten(probe))}
             break
-    if len(entries) != 1:
-        names = ", ".join(repr(name) for name in entries) or "no tensors"
+    if len(entries) != 1 or not all(entries.values()):
+        names = ", ".join(repr(name) for name in entries if entries[name]) or "no tensors"
         raise ConversionError(f"{path}: no head found: wanted {' or '.join(PROBES)}, found {names}")
     ((entry, tensors),) = entries.items()
     # what lies beside a lone file may describe another model

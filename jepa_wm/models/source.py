@@ -92,11 +92,11 @@ class Source:
         """Return a tensor as float32 and mark it used.
 
         Raises:
-            ConversionError: its numbers are complex.
+            ConversionError: it holds no floating numbers; the scale of integers lies elsewhere.
         """
         tensor = self.tensors[name].detach()
-        if tensor.is_complex():
-            raise ConversionError(f"{printable(name)} is {tensor.dtype}, wanted real numbers")
+        if not tensor.is_floating_point():
+            raise ConversionError(f"{printable(name)} is {tensor.dtype}, wanted floating numbers")
         self.taken.add(name)
         return tensor.to(torch.float32)
 

@@ -151,7 +151,8 @@ def _read_shards(index: Path, unsafe_pickle: bool) -> dict[str, Tensor]:
         raise ConversionError(f"{index} has no weight_map of tensor names to shards")
     shards: dict[str, set[str]] = {}
     for name, shard in places.items():
-        if not isinstance(shard, str) or not shard or Path(shard).name != shard:
+        is_name = isinstance(shard, str) and shard and Path(shard).name == shard
+        if not is_name or shard.endswith(INDEX):  # an index that names itself has no end
             raise ConversionError(
                 f"{index}: {printable(name)} lies in {printable(shard)}, wanted a file's name"
             )

@@ -175,9 +175,12 @@ def test_places_that_cannot_be_written(tmp_path):
         ("absent/x.gguf", "No such file or directory"),
         ("file/x.gguf", "Not a directory"),
         ("n" * 300, "File name too long"),
+        ("x\0y.gguf", "is no name of a file"),
     ):
         with pytest.raises(BundleError, match=words):
             write_bundle(tmp_path / place, TINY_LEWM, tensors)
+    with pytest.raises(BundleError, match="is no name of a file"):
+        write_bundle("", TINY_LEWM, tensors)
     assert sorted(os.listdir(tmp_path)) == ["file", "folder.gguf"]
 
 

@@ -219,6 +219,12 @@ def test_a_file_of_several_models_is_no_head(saved):
         open_source(saved(body()), ANCHORS, head=head)
 
 
+@pytest.mark.parametrize("empty", [{"classifier": {}}, {"classifiers": {"epoch": 3}}])
+def test_a_probe_without_tensors_is_no_head(saved, empty):
+    with pytest.raises(ConversionError, match=r"probe\.pt: no head found.*found no tensors"):
+        open_source(saved(body()), ANCHORS, head=saved(empty, "probe.pt"))
+
+
 def test_the_head_is_part_of_account_and_hash(saved):
     path, head = saved(body()), saved({"classifier": PROBE}, "probe.pt")
     source = open_source(path, ANCHORS, head=head)
@@ -279,7 +285,9 @@ def test_a_tensor_too_many_or_too_few_is_named(tmp_path):
         open_source(tmp_path, ANCHORS)
 
 
-@pytest.mark.parametrize("place", ["../model.safetensors", "/etc/passwd", "", 3, None])
+@pytest.mark.parametrize(
+    "place", ["../model.safetensors", "/etc/passwd", "", 3, None, "model.safetensors.index.json"]
+)
 def test_shards_lie_beside_their_index(tmp_path, place):
     shard(tmp_path, halves(), {"x": place})
     with pytest.raises(ConversionError, match=r"x lies in .*, wanted a file's name"):
@@ -408,9 +416,10 @@ def test_tensors_without_plain_numbers_are_refused(saved, odd):
                 body(0))  # fmt: skip
 
 
-def test_complex_numbers_are_refused():
-    source = Source({"x": torch.ones(2, dtype=torch.complex64)})
-    with pytest.raises(ConversionError, match=r"x is torch\.complex64, wanted real"):
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.int8, torch.bool])
+def test_numbers_that_are_no_floats_are_refused(dtype):
+    source = Source({"x": torch.ones(2, dtype=dtype)})
+    with pytest.raises(ConversionError, match=r"x is torch\.\w+, wanted floating numbers"):
         source.take("x")
 
 
