@@ -319,9 +319,10 @@ def test_the_source_is_never_written_over(saved, tmp_path):
 
 def test_an_impossible_place_is_one_of_our_errors(saved, tmp_path):
     given = parse_settings(GIVEN)
-    with pytest.raises(Exception, match="no/such") as caught:
-        convert("hfvit", saved(state()), tmp_path / "no/such/x.gguf", "f32", given)
-    assert caught.type.__mro__[1].__name__ == "JepaError"
+    for place, words in ("no/such/x.gguf", "no/such"), ("x" * 300, "File name too long"):
+        with pytest.raises(Exception, match=words) as caught:
+            convert("hfvit", saved(state()), tmp_path / place, "f32", given)
+        assert caught.type.__mro__[1].__name__ == "JepaError"
 
 
 def test_a_user_may_overrule_the_config_but_not_the_tensors(saved, tmp_path):
