@@ -62,9 +62,13 @@ def energy_landscape(planes: Sequence[Plane], slices: Sequence[Plane], note: str
         if column == len(planes) - 1:
             axes.legend(loc="upper right", fontsize=7, labelcolor=INK)
     every = [cost for one in slices for cost in (one.costs.min(), one.costs.max())]
+    below = parts[-1].subgridspec(1, max(1, len(slices)))
     for column, plane in enumerate(slices):
-        axes = figure.add_subplot(parts[1].subgridspec(1, len(slices))[column])
+        axes = figure.add_subplot(below[column])
         _draw(axes, plane, (float(min(every)), float(max(every))))
+        if column:  # one scale for all
+            axes.set_ylabel("")
+            axes.tick_params(labelleft=False)
     if note:
         figure.supxlabel(note, fontsize=8, color=INK)
     return figure
