@@ -16,6 +16,7 @@ from gymnasium import spaces
 from numpy.typing import ArrayLike, NDArray
 
 from jepa_wm.envs import metrics
+from jepa_wm.envs.checks import check_choices, check_render_mode
 from jepa_wm.envs.physics import HOME_STATE, PushTWorlds
 from jepa_wm.envs.rendering import CANVAS, Frame, PushTRenderer, Window
 from jepa_wm.envs.starts import RESET_MODES, begin, draw_legacy_state, draw_state
@@ -100,17 +101,15 @@ class PushT(gym.Env[Observation, NDArray[np.float32]]):
         draw_contacts: bool = False,
         render_mode: str | None = None,
     ) -> None:
-        _check_choices(
+        check_choices(
+            CHOICES,
             action=action,
             observation=observation,
             draw_goal=draw_goal,
             success=success,
             reset_mode=reset_mode,
         )
-        if render_mode not in (None, *self.metadata["render_modes"]):
-            raise ValueError(
-                f"render_mode={render_mode!r} is unknown; use human, rgb_array or None"
-            )
+        check_render_mode(render_mode, self.metadata["render_modes"])
         self.render_mode = render_mode
         self._is_relative = action == "relative"
         self._observation, self._draw_goal, self._success = observation, draw_goal, success
@@ -255,16 +254,6 @@ class PushT(gym.Env[Observation, NDArray[np.float32]]):
         if self._success == "block":
             return -info["block_err"]
         return -math.dist(self._goal.tolist(), state.tolist())
-
-
-def _check_choices(**given: str) -> None:
-    faults = [
-        f"{name}={value!r} is unknown; use one of {', '.join(CHOICES[name])}"
-        for name, value in given.items()
-        if value not in CHOICES[name]
-    ]
-    if faults:
-        raise ValueError("; ".join(faults))
 
 
 def _observation_space(kind: str, size: int) -> spaces.Space[Any]:

@@ -14,6 +14,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import ArrayLike, NDArray
 
+from jepa_wm.envs.checks import check_choices, check_render_mode
 from jepa_wm.envs.reach_play import start_states
 from jepa_wm.envs.reach_rendering import Frame, ReachRenderer
 from jepa_wm.envs.reach_worlds import (
@@ -89,11 +90,8 @@ class Reach(gym.Env[Observation, NDArray[np.float32]]):
         terminate: bool = True,
         render_mode: str | None = None,
     ) -> None:
-        _check_choices(task=task, observation=observation, draw_goal=draw_goal)
-        if render_mode not in (None, *self.metadata["render_modes"]):
-            raise ValueError(
-                f"render_mode={render_mode!r} is unknown; use human, rgb_array or None"
-            )
+        check_choices(CHOICES, task=task, observation=observation, draw_goal=draw_goal)
+        check_render_mode(render_mode, self.metadata["render_modes"])
         self.render_mode = render_mode
         self._task, self._observation, self._draw_goal = task, observation, draw_goal
         self._terminate = terminate
@@ -203,16 +201,6 @@ class Reach(gym.Env[Observation, NDArray[np.float32]]):
             "proprio": state[:POSE_SIZE].astype(np.float32),
             "goal_state": self._goal.copy(),
         }
-
-
-def _check_choices(**given: str) -> None:
-    faults = [
-        f"{name}={value!r} is unknown; use one of {', '.join(CHOICES[name])}"
-        for name, value in given.items()
-        if value not in CHOICES[name]
-    ]
-    if faults:
-        raise ValueError("; ".join(faults))
 
 
 def _observation_space(kind: str, size: int) -> spaces.Space[Any]:
