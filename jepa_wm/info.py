@@ -29,7 +29,7 @@ SECTIONS = {
 }
 """Printed sections and the keys in them."""
 
-_SHORT = 12  # entries of an array shown
+_SHORT = 12  # entries of an array, and faults, shown
 
 
 def describe(bundle: Bundle, with_tensors: bool = False) -> dict[str, Any]:
@@ -126,7 +126,6 @@ def describe_broken(found: Examined) -> dict[str, Any]:
     Only stored keys are listed, as they were found; what depends on them is left out.
     """
     stored = found.meta if found.header is None else found.header.values
-    known = {prefix for prefixes in SECTIONS.values() for prefix in prefixes}
     sections = {
         title: {
             name: {"value": _plain(value), "stored": True}
@@ -145,11 +144,7 @@ def describe_broken(found: Examined) -> dict[str, Any]:
         },
         "faults": list(found.faults),
         "sections": sections,
-        "other": {
-            name: _plain(value)
-            for name, value in stored.items()
-            if not name.startswith(tuple(known))
-        },
+        "other": {name: _plain(v) for name, v in stored.items() if key_for(name) is None},
         "tensors": {
             "count": len(tensors),
             "parameters": sum(math.prod(tensor.shape) for tensor in tensors.values()),
@@ -199,7 +194,9 @@ def lines(found: dict[str, Any]) -> list[str]:
     text = [f"{name:12} {_shown(v)}" for name, v in found["file"].items()]
     if "faults" in found:
         text += ["", f"what is wrong: {len(found['faults'])}"]
-        text += [f"  {printable(fault, 400)}" for fault in found["faults"]]
+        text += [f"  {printable(fault, 400)}" for fault in found["faults"][:_SHORT]]
+        more = len(found["faults"]) - _SHORT
+        text += [f"  and {more} more (--json lists all)"] if more > 0 else []
     if "can" in found:
         text += ["", "what it can do"]
         text += [f"  {name:10} {printable(what, 400)}" for name, what in found["can"].items()]

@@ -128,13 +128,13 @@ def parse_header(file: BinaryIO, size: int, values: dict[str, Any] | None = None
     for name, shape, type_id, offset in entries:
         if name in tensors:
             faults.append(f"tensor {printable(name)} is stored twice")
-        n_bytes, fault = _extent(shape, type_id, data_start + offset, size)
+        n_bytes, fault = _extent(shape, type_id)
         tensors[name] = StoredTensor(shape, type_id, data_start + offset, n_bytes)
         if offset % alignment:
             fault = fault or f"offset {offset} is not aligned to {alignment}"
         if fault:
             faults.append(f"tensor {printable(name)}: {fault}")
-    faults += _overlaps(tensors)
+    faults += [*_cut_short(tensors, size), *_overlaps(tensors)]
     end = max((t.start + (t.n_bytes or 0) for t in tensors.values()), default=data_start)
     return Header(version, values, tensors, end, alignment, tuple(faults), spans)
 
@@ -283,19 +283,31 @@ def _tensor_entry(
     return name, dims[::-1], type_id, offset
 
 
-def _extent(shape: tuple[int, ...], type_id: int, start: int, size: int) -> tuple[int | None, str]:
+def _extent(shape: tuple[int, ...], type_id: int) -> tuple[int | None, str]:
     """Return the size of a tensor's data in bytes (None: unknown type) and a fault or ""."""
     if 0 in shape:
         return None, f"shape {list(shape)} has a dimension of 0"
     if type_id not in _TYPES:
-        return None, "" if start <= size else f"starts at byte {start}, the file has {size}"
+        return None, ""
     block, block_bytes = GGML_QUANT_SIZES[_TYPES[type_id]]
     if shape[-1] % block:
         return None, f"row of {shape[-1]} is no multiple of the {block} of {type_name(type_id)}"
-    n_bytes = prod(shape) // block * block_bytes
-    if start + n_bytes > size:
-        return n_bytes, f"shape {list(shape)} ends at byte {start + n_bytes}, the file has {size}"
-    return n_bytes, ""
+    return prod(shape) // block * block_bytes, ""
+
+
+def _cut_short(tensors: dict[str, StoredTensor], size: int) -> Iterator[str]:
+    """Yield one fault for all tensors that reach beyond the file; one alone says how it does."""
+    ends = {name: tensor.start + (tensor.n_bytes or 0) for name, tensor in tensors.items()}
+    short = [name for name, end in ends.items() if end > size]
+    if len(short) > 1:
+        wanted = max(ends.values())
+        yield f"cut short: {size:,} of {wanted:,} bytes, {len(short)} tensors missing data"
+    for name in short if len(short) == 1 else ():
+        shape = list(tensors[name].shape)
+        yield (
+            f"tensor {printable(name)}: shape {shape} ends at byte {ends[name]}, "
+            f"the file has {size}"
+        )
 
 
 def _overlaps(tensors: dict[str, StoredTensor]) -> Iterator[str]:

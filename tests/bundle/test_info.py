@@ -1,6 +1,7 @@
 """``python -m jepa_wm.info`` on a good file, on one with an unknown type, and on bad ones."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -9,6 +10,7 @@ from bundle.forge import Forge, packed
 from bundle.tiny import write_tiny
 
 from jepa_wm import info
+from jepa_wm.bundle.reader import Bundle
 from jepa_wm.errors import BundleError
 
 QKV = "enc.blk.0.attn_qkv.weight"
@@ -128,9 +130,12 @@ def test_a_cut_file_still_says_what_it_is(tiny, capsys):
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
     out, error = broken_run(capsys, path)
-    listed = [line for line in out.splitlines() if "the file has" in line]
-    assert f"what is wrong: {len(listed)}" in out and len(listed) > 20
-    assert f"{len(listed)} faults, the first: {listed[0].strip()}" in error
+    assert "what is wrong: 1\n  cut short: " in out, out
+    cut = re.search(r"cut short: ([\d,]+) of ([\d,]+) bytes, (\d+) tensors missing data", error)
+    numbers = [int(number.replace(",", "")) for number in cut.groups()]
+    assert numbers[:2] == [len(whole) // 2, pytest.approx(len(whole), abs=32)]
+    assert 20 < numbers[2] < len(Bundle.open(tiny("vjepa2")).names())
+    assert "outside the schema" not in out
     assert "family       vjepa2" in out and "jepa.enc.embed_dim               64" in out
     assert "can do" not in out
 
@@ -157,6 +162,18 @@ def test_every_fault_is_listed_with_the_value_that_was_found(tmp_path, capsys):
     found = json.loads(out)
     assert len(found["faults"]) >= 3
     assert found["sections"]["encoder"]["jepa.enc.act"] == {"value": "tanh", "stored": True}
+
+
+def test_many_faults_are_counted_after_a_dozen(tmp_path, capsys):
+    forged = Forge.tiny()
+    for entry in forged.entries[:20]:
+        entry.dims = [*entry.dims[:-1], 0]
+    path = forged.write(tmp_path / "x.gguf")
+    out, _ = broken_run(capsys, path)
+    n_faults = len(json.loads(broken_run(capsys, path, "--json")[0])["faults"])
+    assert n_faults >= 20 and f"what is wrong: {n_faults}" in out
+    shown = out.split("what is wrong")[1].split("\n\n")[0].splitlines()[1:]
+    assert len(shown) == 13 and shown[-1] == f"  and {n_faults - 12} more (--json lists all)"
 
 
 def test_another_architecture_is_no_bundle_but_is_described(tmp_path, capsys):
