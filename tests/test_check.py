@@ -186,6 +186,8 @@ def test_the_same_seed_draws_the_same(tiny):
     ("hfvit", ["--frames", "2"], "takes 1 to 1"),
     ("lewm", ["--frames", "4"], "takes 1 to 3"),
     ("levjepa", ["--frames", "0"], "--frames 0"),
+    ("hfvit", ["--size", "99999x99999"], "--size 99999x99999 is over 16 Mpx"),
+    ("hfvit", ["--seed", "-1"], "--seed -1: wanted at least 0"),
 ])  # fmt: skip
 def test_impossible_inputs_are_refused(tiny, family, arguments, words):
     with pytest.raises(ConfigError, match=words):

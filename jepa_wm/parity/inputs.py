@@ -8,6 +8,7 @@ from jepa_wm.bundle.reader import Bundle
 from jepa_wm.errors import ConfigError
 from jepa_wm.spec import Inputs
 
+MAX_PIXELS = 16 << 20  # of a frame: the specification would take days for it
 SMALL_GRID = (4, 6)  # unequal, so that swapped axes show; small, so that numpy takes seconds
 SMALL_SIDE = 6  # a model trained on no more patches a side than this is checked on its own grid
 
@@ -59,7 +60,8 @@ def choose_clip(
         native: Take the training size: references differ from each other on others.
 
     Raises:
-        ConfigError: the size holds no whole patch, or the frames do not fit the model.
+        ConfigError: the size holds no whole patch or is over ``MAX_PIXELS``, or the frames do not
+            fit the model.
     """
     patch, side = bundle.get("jepa.enc.patch_size"), bundle.get("jepa.enc.img_size")
     if size is None and (native or side // patch <= SMALL_SIDE):
@@ -68,6 +70,8 @@ def choose_clip(
         size = (SMALL_GRID[0] * patch, SMALL_GRID[1] * patch)
     if min(size) < patch:
         raise ConfigError(f"--size {size[0]}x{size[1]} holds no patch of {patch}x{patch} pixels")
+    if size[0] * size[1] > MAX_PIXELS:
+        raise ConfigError(f"--size {size[0]}x{size[1]} is over {MAX_PIXELS >> 20} Mpx")
     return Clip(_frames(bundle, frames), *size)
 
 
@@ -95,7 +99,12 @@ def draw_passes(bundle: Bundle, clip: Clip, seed: int = 0, whole_clip: bool = Fa
         seed: Seed.
         whole_clip: Let the encoder see everything before the context is picked, as transformers
             does; else only the context, as in training.
+
+    Raises:
+        ConfigError: the seed is negative.
     """
+    if seed < 0:
+        raise ConfigError(f"--seed {seed}: wanted at least 0")
     rng = np.random.default_rng(seed)
     passes = [Pass("whole", _whole(bundle, clip, rng))]
     side = bundle.get("jepa.enc.img_size")
