@@ -158,10 +158,11 @@ def parse_settings(pairs: list[str]) -> dict[str, Any]:
     given, wrong = {}, []
     for pair in pairs:
         key, equals, text = pair.partition("=")
-        key = key if schema.key_for(key) else f"jepa.{key}"
+        key = key if key.startswith(("general.", "jepa.", "jepa_wm.")) else f"jepa.{key}"
         row = schema.key_for(key)
         if not equals or row is None:
-            wrong.append(f"{pair!r} is not KEY=VALUE with a key of the bundle schema")
+            near = schema.nearest(key)
+            wrong.append(f"{pair!r} is not KEY=VALUE with a key of the bundle schema{near}")
             continue
         try:
             given[key] = schema.coerce(row, _typed(row.kind, text))

@@ -7,7 +7,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+from PIL import Image
+from safetensors.torch import save_file
 
+from jepa_wm.bundle import schema
 from jepa_wm.bundle.quant import FILE_TYPES
 from jepa_wm.bundle.reader import Bundle
 from jepa_wm.convert import convert, main, parse_settings
@@ -125,14 +128,35 @@ def test_a_truncated_source_leaves_no_output(tmp_path, saved, suffix, part):
     if suffix == "pt":
         saved(state())
     else:
-        from safetensors.torch import save_file
-
         save_file(state(), path)
     data = path.read_bytes()
     path.write_bytes(data[: int(len(data) * part)])
     with pytest.raises(ConversionError, match=f"model.{suffix} cannot be read"):
         run(path, tmp_path / "x.gguf")
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("photo.jpg", "is no checkpoint: neither safetensors nor a PyTorch file"),
+        ("notes.pt", "is no checkpoint: neither safetensors nor a PyTorch file"),
+        ("weights.bin", "name that ends in .safetensors"),
+        ("cut.pt", "finding central directory)"),
+    ],
+)
+def test_what_is_no_checkpoint_is_said_in_our_words(tmp_path, saved, name, words):
+    path = tmp_path / name
+    if name == "photo.jpg":
+        Image.new("RGB", (40, 40), "red").save(path)
+    elif name == "weights.bin":
+        save_file(state(), path)
+    else:
+        path.write_bytes(b"notes" * 20 if name == "notes.pt" else saved(state()).read_bytes()[:999])
+    with pytest.raises(ConversionError) as error:
+        run(path, tmp_path / "x.gguf")
+    said = str(error.value)
+    assert said.endswith(words) and len(said) < len(str(path)) + 160, said
 
 
 @pytest.mark.parametrize("name", ["weights.pt", "model.safetensors"])
@@ -293,6 +317,25 @@ def test_all_wrong_settings_are_listed():
     text = str(caught.value)
     for part in ("enc.heads=6", "'enc.n_head'", "enc.n_head=six", "bilinear, bicubic"):
         assert part in text
+
+
+@pytest.mark.parametrize("given", ["enc.n_heads=4", "jepa.enc.n_heads=4"])
+def test_a_misspelt_setting_is_told_the_nearest_key(given):
+    with pytest.raises(ConversionError, match=r"did you mean jepa\.enc\.n_head\?"):
+        parse_settings([given])
+    with pytest.raises(ConversionError, match=r"bundle schema$"):
+        parse_settings(["size=4"])
+
+
+def test_unsaid_preprocessing_is_asked_for_with_what_may_be_said(saved, tmp_path):
+    arguments = ["--family", "hfvit", "--src", str(saved(state())), "--set", "enc.n_head=2"]
+    with pytest.raises(ConversionError, match="give with --set") as error:
+        main([*arguments, "--out", str(tmp_path / "x.gguf")])
+    said = str(error.value)
+    for key in "jepa.pre.resample", "jepa.pre.resize_mode":
+        choices = said.split(f"{key}= (")[1].split(")")[0].split(" or ")
+        assert sorted(choices) == sorted(schema.key_for(key).choices)
+    assert "jepa.pre.mean= (0.485,0.456,0.406 for" in said and "\n" not in said
 
 
 def test_a_mistake_is_one_line_and_status_one(tmp_path, capsys, monkeypatch):

@@ -12,6 +12,7 @@ its C++ loader has them.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -249,6 +250,12 @@ def key_for(name: str) -> Key | None:
     if row is None and name.startswith("jepa_wm.source.") and not name.endswith("*"):
         return TABLE["jepa_wm.source.*"]
     return row
+
+
+def nearest(name: str) -> str:
+    """Return "; did you mean KEY?" with the key most like a name that is none, or ""."""
+    near = get_close_matches(name, TABLE, 1, 0.8)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def value(meta: Mapping[str, Any], name: str) -> Any:

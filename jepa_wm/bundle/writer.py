@@ -8,7 +8,6 @@ import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,7 @@ from jepa_wm.bundle.quant import (
 )
 from jepa_wm.bundle.reader import Bundle
 from jepa_wm.bundle.rules import check_meta
-from jepa_wm.bundle.schema import TABLE, key_for
+from jepa_wm.bundle.schema import key_for, nearest
 from jepa_wm.bundle.templates import tensor_faults
 
 TensorLike = np.ndarray | torch.Tensor | Encoded
@@ -139,17 +138,12 @@ def _key_faults(meta: Mapping[str, Any]) -> Iterator[str]:
         if not name or not name.isascii() or not name.isprintable():
             yield f"key '{printable(name)}' is not printable ASCII"
         elif name.startswith(("jepa.", "jepa_wm.")) and key_for(name) is None:
-            yield f"{name} is not a key of the schema{_nearest(name)}"
+            yield f"{name} is not a key of the schema{nearest(name)}"
         elif key_for(name) is None and found is not None and not _is_empty(found):
             try:
                 _foreign_type(found)
             except ValueError as error:
                 yield f"{name} {error}"
-
-
-def _nearest(name: str) -> str:
-    near = get_close_matches(name, TABLE, 1, 0.8)
-    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _value_faults(name: str, tensor: TensorLike) -> Iterator[str]:

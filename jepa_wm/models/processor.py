@@ -11,14 +11,15 @@ from typing import Any
 from jepa_wm.errors import ConversionError
 from jepa_wm.models.family import Meta
 
-NEEDED = (
-    "jepa.pre.mean",
-    "jepa.pre.std",
-    "jepa.pre.resize_short",
-    "jepa.pre.crop",
-    "jepa.pre.resample",
-    "jepa.pre.resize_mode",
-)
+NEEDED = {
+    "jepa.pre.mean": "0.485,0.456,0.406 for ImageNet's",
+    "jepa.pre.std": "0.229,0.224,0.225 for ImageNet's",
+    "jepa.pre.resize_short": "pixels, such as 256",
+    "jepa.pre.crop": "pixels, such as 224",
+    "jepa.pre.resample": "bilinear or bicubic",
+    "jepa.pre.resize_mode": "squash or shortest_edge",
+}
+"""Keys a source must state, and what they look like."""
 MAX_SIDE = 1 << 16  # px
 # the class of a processor whose file names none, by the model, and what a class does unless told
 CLASSES = {"vit": "ViT", "ijepa": "ViT", "dinov2": "Bit", "dinov2_with_registers": "Bit"}
@@ -49,7 +50,7 @@ def preprocess_meta(
     if unknown:
         raise ConversionError(
             "nothing beside the weights says how pixels are prepared; give with --set "
-            + ", ".join(key + "=" for key in unknown)
+            + ", ".join(f"{key}= ({NEEDED[key]})" for key in unknown)
         )
     return meta
 

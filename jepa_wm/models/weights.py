@@ -38,6 +38,7 @@ NOT_WEIGHTS = {
     "`git lfs pull`",
     b"GGUF": "is a GGUF file already, not a checkpoint to convert",
 }
+PYTORCH = (b"PK", b"\x80")  # a zip file, or a pickle as torch wrote it before
 # what torch and pickle raise on bytes that were never a pickle, or are half of one
 UNREADABLE = (
     pickle.UnpicklingError, SafetensorError, zipfile.BadZipFile, struct.error, RuntimeError,
@@ -95,7 +96,7 @@ def read_weights(path: Path, unsafe_pickle: bool = False) -> Mapping[Any, Any]:
         is_safe = path.suffix == ".safetensors"
         loaded = load_file(path) if is_safe else _unpickle(path, unsafe_pickle)
     except UNREADABLE as error:
-        raise ConversionError(f"{path} {_reason(error)}") from error
+        raise ConversionError(f"{path} {_reason(error, path, head)}") from error
     if isinstance(loaded, torch.nn.Module):
         loaded = loaded.state_dict()
     if not isinstance(loaded, Mapping):
@@ -130,18 +131,23 @@ def _unpickle(path: Path, unsafe: bool) -> Any:
         return torch.load(path, map_location="cpu", weights_only=not unsafe, mmap=mapped)
 
 
-def _reason(error: BaseException) -> str:
-    """Say in one line why a file could not be loaded."""
+def _reason(error: BaseException, path: Path, head: bytes) -> str:
+    """Say in one line why a file that starts with ``head`` could not be loaded."""
     wanted = re.search(r"GLOBAL ([\w.]+)", str(error))
     if isinstance(error, pickle.UnpicklingError) and wanted is not None:
         return (
             f"needs code to load: its pickle asks for {printable(wanted[1])}; if you trust where "
             "it comes from, let it run with --unsafe-pickle"
         )
+    if path.suffix != ".safetensors" and head[8:9] == b"{":
+        return "is safetensors by its content; give it a name that ends in .safetensors"
+    if path.suffix != ".safetensors" and not head.startswith(PYTORCH):
+        return "is no checkpoint: neither safetensors nor a PyTorch file"
     first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
     if isinstance(error, ImportError):
         return f"needs code that is not installed ({printable(first_line)})"
-    return f"cannot be read: truncated or not a checkpoint ({printable(first_line, 160)})"
+    first = first_line.split(". ")[0]  # advice on torch's own arguments follows
+    return f"cannot be read: truncated or not a checkpoint ({printable(first, 160)})"
 
 
 def _read_shards(index: Path, unsafe_pickle: bool) -> dict[str, Tensor]:

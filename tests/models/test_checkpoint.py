@@ -360,7 +360,7 @@ def test_a_module_whose_code_is_missing_is_said(saved):
 @pytest.mark.parametrize(
     ("data", "said"),
     [(b"", "it is empty"), (b"version https://git-lfs.github.com/spec/v1\noid", "LFS pointer"),
-     (b"GGUF\3\0\0\0", "is a GGUF file already"), (b"<!doctype html>", "cannot be read")],
+     (b"GGUF\3\0\0\0", "is a GGUF file already"), (b"<!doctype html>", " checkpoint")],
 )  # fmt: skip
 def test_what_is_no_checkpoint_is_said(tmp_path, name, data, said):
     (tmp_path / name).write_bytes(data)
