@@ -183,6 +183,8 @@ class Model(nn.Module):
                 f"pixels are {pixels.dtype}, wanted preprocessed floats: "
                 "model.pixels(frames) makes them from pictures"
             )
+        if 0 in pixels.shape:
+            raise ValueError(f"pixels {list(pixels.shape)} are none: give one picture or more")
         return pixels.to(self.device, torch.float32)
 
     def _ids(self, ids: Tensor) -> Tensor:

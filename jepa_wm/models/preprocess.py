@@ -118,7 +118,7 @@ class Preprocess:
                 f"frames {list(frames.shape)}: {what}; "
                 f"give [..,H,W,{channels}] or [..,{channels},H,W]"
             )
-        if 0 in frames.shape[-3:]:
+        if 0 in frames.shape:
             raise ValueError(f"frames {list(frames.shape)} hold no pixels")
         return frames.movedim(-1, -3) if last else frames
 

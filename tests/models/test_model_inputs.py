@@ -93,3 +93,16 @@ def test_a_sequence_is_not_empty_and_of_one_kind(clips, images):
     for refused, frames in (images, []), (model, [clip, clip[:2]]), (model, [clip, photo()]):
         with pytest.raises(ValueError, match=r"of one kind wanted, got (none|\[4)"):
             refused.embed(frames)
+
+
+def test_no_pictures_are_refused(clips, images):
+    model, pixels = clips
+    for shape in (0, 20, 31, 3), (2, 0, 20, 31, 3), (0, 3, 20, 31):
+        for run in images.embed, images.pixels, model.embed, model.classify:
+            with pytest.raises(ValueError, match=rf"frames \[{shape[0]}, .*hold no pixels"):
+                run(np.zeros(shape, np.uint8))
+    for none in pixels[:0], pixels[:, :0]:
+        runs = model.encode, model.embed_pixels, model.classify_pixels
+        for run in (*runs, lambda pixels: model.predict(pixels, SEEN, WANTED)):
+            with pytest.raises(ValueError, match=r"pixels \[\d, \d, 3, 16, 16\] are none"):
+                run(none)
