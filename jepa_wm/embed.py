@@ -110,6 +110,7 @@ def _about(bundle: Bundle, options: argparse.Namespace, shown: Shown, pool: str)
 def _opened(out: Path, suffix: str, about: dict[str, Any]) -> Iterator[Table]:
     """Open a table that appears whole, with its names, or not at all."""
     with replacing(out) as temporary:
+        temporary.touch()  # a place that cannot be written is told by the name given
         if suffix != ".npy":
             with text_table(temporary, suffix, about) as table:
                 yield table

@@ -1,9 +1,11 @@
 """What the commands that show files to a model share: their options, the model, its input."""
 
+import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from jepa_wm.bundle.faults import printable
 from jepa_wm.bundle.reader import Bundle, find_bundle
 from jepa_wm.errors import ConfigError
 from jepa_wm.media import samples
@@ -69,7 +71,7 @@ def open_model(options: Namespace) -> tuple[Bundle, Model]:
 
 
 def show(options: Namespace, bundle: Bundle, model: Model) -> Shown:
-    """Find the inputs and say how they will be read.
+    """Find the inputs and say how they will be read; a clip nobody asked for is told on stderr.
 
     Raises:
         ConfigError: an input is absent or unreadable, or an option does not fit the model.
@@ -82,6 +84,9 @@ def show(options: Namespace, bundle: Bundle, model: Model) -> Shown:
         )
     n_frames = _n_frames(options.frames, bundle.get("jepa.enc.n_frames") if as_clip else None)
     sources = samples.find(options.inputs, as_clip)
+    for path, count in samples.joined(sources) if options.kind is None else ():
+        note = f"note: {printable(path)}: {count} pictures as one clip; --as images for each"
+        print(note, file=sys.stderr)
     found = samples.read(sources, as_clip, n_frames)
     named = ((sample.name, sample.frames) for sample in found)
     return Shown(named, samples.count(sources, as_clip, n_frames), as_clip, n_frames)

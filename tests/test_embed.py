@@ -128,6 +128,17 @@ def test_a_folder_is_a_clip_or_images(tiny, folder, tmp_path):
     assert np.load(out).shape == (12, 64)
 
 
+def test_a_folder_taken_as_a_clip_is_told(tiny, folder, capsys):
+    path = tiny("levjepa")
+    run(path, folder)
+    assert f"note: {folder}: 12 pictures as one clip; --as images" in capsys.readouterr().err
+    for more in (["--as", "clip"], ["--as", "images"]):
+        run(path, folder, *more)
+        assert "note:" not in capsys.readouterr().err
+    run(tiny("hfvit"), folder)
+    assert "note:" not in capsys.readouterr().err
+
+
 def test_stills_and_clips_mix(tiny, tmp_path):
     """Neighbours of another length have a batch of their own; the order stays."""
     still, clips = noise(16, 16, 3), noise(2, 6, 16, 16, 3)
@@ -201,7 +212,7 @@ def test_refusals_are_one_line_and_leave_nothing(
 
 @pytest.mark.parametrize(
     ("out", "words"),
-    [("x.txt", "must end in .npy, .json, .csv"), ("no/x.npy", "cannot be written"),
+    [("x.txt", "must end in .npy, .json, .csv"), ("no/x.npy", r"no/x\.npy: cannot be written"),
      ("d.csv", "is a directory")],
 )  # fmt: skip
 def test_an_impossible_output_is_refused_before_anything_is_read(out, words, tiny, tmp_path):

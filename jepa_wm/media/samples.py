@@ -70,6 +70,11 @@ def count(sources: Sequence[Source], as_clip: bool, n_frames: int | None) -> int
     return None if None in counts else sum(n for n in counts if n is not None)
 
 
+def joined(sources: Iterable[Source]) -> list[tuple[Path, int]]:
+    """Return the folders whose pictures are the frames of one clip, with how many they are."""
+    return [(s.path, len(s.files)) for s in sources if isinstance(s, _Folder)]
+
+
 def read(sources: Iterable[Source], as_clip: bool, n_frames: int | None) -> Iterator[Sample]:
     """Yield every sample.
 
