@@ -101,10 +101,7 @@ def main(arguments: list[str] | None = None) -> None:
     _check_suffix(options.out, (".npy",))
     bundle, model = open_model(options)
     if not isinstance(model.pred, MaskedPredictor):
-        kind = bundle.get("jepa.pred.kind") or "absent"
-        raise ConfigError(
-            f"{bundle.path}: jepa.pred.kind is {kind}; only a masked predictor fills in patches"
-        )
+        raise ConfigError(f"{bundle.path}: {_why_not(bundle)}")
     name, pixels = _one_input(options, bundle, model)
     masks = _masks(options, model, pixels)
     with _placed(options.picture) as picture, _placed(options.out) as out:
@@ -121,6 +118,18 @@ def main(arguments: list[str] | None = None) -> None:
             figure.savefig(picture, format=options.picture.suffix[1:].lower())
     for path in filter(None, (options.out, options.picture)):
         print(path)
+
+
+def _why_not(bundle: Bundle) -> str:
+    """Say why a bundle without a masked predictor cannot predict patches."""
+    kind = bundle.get("jepa.pred.kind")
+    if kind is None:
+        return (
+            "this bundle holds an encoder alone (jepa.pred.kind is absent); a source that leaves "
+            "the predictor out, as transformers' folders of I-JEPA do, has none to give: convert "
+            "the authors' own file"
+        )
+    return f"jepa.pred.kind is {kind}; only a masked predictor fills in patches"
 
 
 def _check_suffix(path: Path | None, wanted: tuple[str, ...]) -> None:
