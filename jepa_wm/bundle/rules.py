@@ -19,6 +19,7 @@ from jepa_wm.bundle.schema import (
     value,
 )
 
+MAX_TOKENS = 1 << 17  # of a training clip; the longest published one has 18,432
 PREDICTORS_OF = {
     "ijepa": ("masked",),
     "vjepa": ("masked",),
@@ -107,6 +108,18 @@ def _sizes(get: Lookup) -> Iterator[str]:
         yield "jepa.enc.n_frames is smaller than jepa.enc.tubelet_size"
     if get("jepa.enc.attn_mode") == "block_causal" and get("jepa.family") not in VIDEO_FAMILIES:
         yield f"jepa.enc.attn_mode block_causal does not exist for family {get('jepa.family')}"
+
+
+def _tokens(get: Lookup) -> Iterator[str]:
+    """Bound what a file makes of one picture or clip: its keys alone set the work of encoding."""
+    seen = get("jepa.pre.crop") or get("jepa.pre.resize_short")
+    side = max(get("jepa.enc.img_size"), seen) // get("jepa.enc.patch_size")
+    tokens = side**2 * max(1, get("jepa.enc.n_frames") // get("jepa.enc.tubelet_size"))
+    if tokens > MAX_TOKENS:
+        yield (
+            f"jepa.enc.img_size, jepa.pre.crop, jepa.enc.n_frames and the patch make {tokens} "
+            f"tokens of one input, at most {MAX_TOKENS} are allowed"
+        )
 
 
 def _encoder_rope(get: Lookup) -> Iterator[str]:
@@ -223,6 +236,7 @@ _RELATIONS: tuple[Callable[[Lookup], Iterator[str]], ...] = (
     _heads,
     _pooler,
     _sizes,
+    _tokens,
     _encoder_rope,
     _predictor_rope,
     _channels,

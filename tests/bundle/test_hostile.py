@@ -208,6 +208,8 @@ def test_an_impossible_alignment(tmp_path, alignment):
         ("jepa.enc.embed_dim", True, "wanted u32"),
         ("jepa.enc.embed_dim", None, "is missing"),
         ("jepa.enc.patch_size", 16, "jepa.enc.img_size is smaller"),
+        ("jepa.pre.crop", 4096, "make 4194304 tokens of one input, at most 131072 are allowed"),
+        ("jepa.enc.n_frames", 65_536, "make 1048576 tokens of one input"),
         ("jepa.enc.ln_eps", float("nan"), "is float nan, allowed is 0 to 1"),
         ("jepa.enc.ln_eps", -1e-6, "allowed is 0 to 1"),
         ("jepa.enc.cls_token", 1, "wanted bool"),
