@@ -30,6 +30,13 @@ from jepa_wm.parity.reference import load_reference, run_reference
 from jepa_wm.parity.torch_stages import run_model
 from jepa_wm.runtime import DTYPES, command, resolve_device, resolve_dtype
 
+LEGEND = {
+    "whole": "all patches",
+    "other": "all patches of a grid it was not trained on",
+    "masked": "hidden patches predicted from the others",
+}
+"""What the first word of a stage's row says."""
+
 
 def check(
     bundle: Bundle,
@@ -52,9 +59,9 @@ def check(
 
     Raises:
         BundleError: the bundle is broken.
-        ConfigError: there is no reference for the source.
+        ConfigError: there is no reference for the source, or it is of another model.
     """
-    reference = None if against is None else load_reference(against)
+    reference = None if against is None else load_reference(against, bundle)
     model, kind = load(bundle, device, dtype), bundle.get("jepa.pred.kind")
     found = compare(
         bundle,
@@ -79,6 +86,8 @@ def lines(rows: list[Row], wrong: list[str]) -> list[str]:
     for row in rows:
         cells = [row.runtime, row.reference][: 2 if has_reference else 1]
         text.append(f"{row.run + ' ' + row.stage:32}" + "".join(map(_cell, cells)))
+    runs = [name for name in LEGEND if any(row.run == name for row in rows)]
+    text.append("; ".join(f"{name}: {LEGEND[name]}" for name in runs))
     return [*text, *(f"too far: {fault}" for fault in wrong), f"verdict: {_verdict(wrong)}"]
 
 

@@ -208,6 +208,10 @@ def test_text_says_stage_distance_and_verdict(tiny, capsys):
     assert str(path) in text and "family hfvit" in text and "verdict: equal" in text
     (row,) = [line.split() for line in text.splitlines() if line.startswith("whole pooled")]
     assert len(row) == 6 and 0 < float(row[3]) < 1e-5 and float(row[4]) > 0.999999
+    (legend,) = [line for line in text.splitlines() if line.startswith("whole: all patches")]
+    assert "other: all" in legend and "masked" not in legend
+    masked = run(capsys, tiny("ijepa"))
+    assert "masked: hidden patches predicted from the others" in masked
 
 
 def test_in_a_process_of_its_own(tiny, tmp_path):
@@ -302,6 +306,21 @@ def test_another_source_than_the_files_is_told_apart(tmp_path, capsys, converted
 
 
 @pytest.mark.reference
+def test_a_source_of_another_model_is_refused_before_anything_is_compared(
+    tiny, tmp_path, capsys, converted
+):
+    path = converted("hfvit", source(tmp_path / "one", "ViT"))
+    other = source(tmp_path / "two", "IJepa")
+    with pytest.raises(ConfigError, match=r"two: is ijepa, the bundle is hfvit$"):
+        check.main([str(path), "--against", str(other)])
+    with pytest.raises(ConfigError, match=r"two: is ijepa, the bundle is lewm$"):
+        check.main([str(tiny("lewm")), "--against", str(other)])
+    sizes = r"one: has embed_dim 24, .*; the bundle has embed_dim 32, n_layer 2, patch_size 4$"
+    with pytest.raises(ConfigError, match=sizes):
+        check.main([str(tiny("hfvit")), "--against", str(tmp_path / "one")])
+
+
+@pytest.mark.reference
 def test_a_rounded_file_is_judged_by_its_features(tmp_path, capsys, converted):
     folder = source(tmp_path / "source", "ViT")
     path = converted("hfvit", folder, "f16")
@@ -365,9 +384,10 @@ def test_a_source_without_all_weights_is_refused(tiny, tmp_path):
 
 
 def test_a_source_without_a_reference_is_refused(tiny, tmp_path):
-    (tmp_path / "config.json").write_text('{"model_type": "mamba"}')
-    with pytest.raises(ConfigError, match="model_type 'mamba' has no reference"):
-        check.main([str(tiny("hfvit")), "--against", str(tmp_path)])
+    for text, kind in (('{"model_type": "mamba"}', "mamba"), ("[]", "None")):
+        (tmp_path / "config.json").write_text(text)
+        with pytest.raises(ConfigError, match=f"model_type '{kind}' has no reference"):
+            check.main([str(tiny("hfvit")), "--against", str(tmp_path)])
 
 
 def test_a_reference_that_is_not_installed_is_named(tiny, tmp_path, monkeypatch):

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from jepa_wm.bundle.reader import Bundle
 from jepa_wm.errors import ConfigError
 from jepa_wm.parity.inputs import Pass
 from jepa_wm.parity.torch_stages import Stages, as_array, recorded
@@ -30,6 +31,19 @@ BODY = {
 }
 """transformers' classes by ``model_type``: the body, and the body with a classifier."""
 
+HOLDS = {
+    "ijepa": ("ijepa",),
+    "vit": ("hfvit", "lewm"),
+    "dinov2": ("hfvit",),
+    "dinov2_with_registers": ("hfvit",),
+    "vjepa2": ("vjepa2",),
+    "timm": ("hfvit", "lewm", "ijepa"),
+}
+"""Families whose encoder a source of each kind can hold."""
+
+SIZES = ("embed_dim", "n_layer", "patch_size")
+"""Keys of a bundle's encoder that its source must share; else no stage can be compared."""
+
 TIMM_ARGUMENTS = {
     "img_size", "patch_size", "in_chans", "embed_dim", "depth", "num_heads", "mlp_ratio",
     "qkv_bias", "init_values", "class_token", "no_embed_class", "reg_tokens", "global_pool",
@@ -45,11 +59,12 @@ STAGES = (
 """Module names -> stages. The predictor's blocks see sorted rows, so they are no stages."""
 
 
-def load_reference(folder: Path) -> nn.Module:
+def load_reference(folder: Path, bundle: Bundle) -> nn.Module:
     """Build the reference model of a source folder (``config.json`` and weights), float32.
 
     Raises:
-        ConfigError: no folder of a known kind, or the library that runs it is not installed.
+        ConfigError: no folder of a known kind, the library that runs it is not installed, or the
+            bundle is of another family or size.
     """
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
@@ -58,15 +73,30 @@ def load_reference(folder: Path) -> nn.Module:
             f"--against {folder}: no readable config.json; wanted a folder of transformers or timm "
             "(the authors' own files need the authors' code)"
         ) from error
-    if "architecture" in config:
-        return _timm(folder, config)
-    kind = config.get("model_type")
-    if kind not in BODY:
+    config = config if isinstance(config, dict) else {}
+    kind = "timm" if "architecture" in config else str(config.get("model_type"))
+    if kind not in HOLDS:
         raise ConfigError(
             f"--against {folder}: model_type {kind!r} has no reference here "
             f"(known: {', '.join(BODY)}, and timm)"
         )
-    return _transformers(folder, config, kind)
+    if bundle.family not in HOLDS[kind]:
+        raise ConfigError(f"--against {folder}: is {kind}, the bundle is {bundle.family}")
+    model = _timm(folder, config) if kind == "timm" else _transformers(folder, config, kind)
+    found, wanted = _sizes(model), tuple(bundle.get(f"jepa.enc.{name}") for name in SIZES)
+    if found != wanted:
+        sizes = (", ".join(map("{} {}".format, SIZES, s)) for s in (found, wanted))
+        raise ConfigError("--against {}: has {}; the bundle has {}".format(folder, *sizes))
+    return model
+
+
+def _sizes(model: Any) -> tuple[int, ...]:
+    """Return what ``SIZES`` names of a reference."""
+    if "timm" in type(model).__module__:
+        return model.embed_dim, len(model.blocks), model.patch_embed.patch_size[0]
+    config, patch = model.config, model.config.patch_size
+    side = patch if isinstance(patch, int) else patch[0]
+    return config.hidden_size, config.num_hidden_layers, side
 
 
 def _transformers(folder: Path, config: dict[str, Any], kind: str) -> nn.Module:
