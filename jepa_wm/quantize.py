@@ -1,7 +1,7 @@
 """Store a bundle's matrices in fewer bits: ``python -m jepa_wm.quantize IN OUT TYPE``.
 
 TYPE is one of f32, f16, bf16, q8_0, q6_k, q5_k, q5_1, q5_0, q4_k, q4_1, q4_0. Biases, norms and
-tables stay as they are stored. Prints size and error of every tensor.
+tables stay as they are stored. Prints size and error of every tensor that changes.
 """
 
 import argparse
@@ -37,7 +37,7 @@ def main(arguments: list[str] | None = None) -> None:
         files = {"input": str(bundle.path), "output": str(options.output)}
         print(json.dumps(files | summary(recipe, done) | {"dry_run": options.dry_run}, indent=2))
     else:
-        print("\n".join(lines(done)))
+        print("\n".join(lines(done, options.all)))
         print(f"{options.output}: {'not written (dry run)' if options.dry_run else 'written'}")
 
 
@@ -52,21 +52,27 @@ def summary(recipe: Recipe, done: Rewritten) -> dict[str, object]:
     }
 
 
-def lines(done: Rewritten) -> list[str]:
-    """Return the report as text: a row a tensor, errors in per cent, and the totals."""
+def lines(done: Rewritten, with_unchanged: bool = False) -> list[str]:
+    """Return the report as text: a row a tensor that changed, errors in per cent, and the totals.
+
+    Args:
+        done: What became of the file.
+        with_unchanged: Give the tensors that stay as they are a row as well.
+    """
+    changed = [change for change in done.changes if change.before != change.after]
     titles = ("tensor", "shape", "type", "bytes", "rms error", "worst error")
-    rows = [titles, *map(_row, done.changes)]
+    rows = [titles, *map(_row, done.changes if with_unchanged else changed)]
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
     text = [
         "  ".join([*map(str.ljust, row[:3], widths[:3]), *map(str.rjust, row[3:], widths[3:])])
         for row in rows
     ]
     ratio = done.bytes_before / done.bytes_after
-    n_changed = sum(change.before != change.after for change in done.changes)
+    n_kept = len(done.changes) - len(changed)
     return [
         *text,
         "errors: rms of the error over rms of the weights; worst over the largest weight",
-        f"{n_changed} of {len(done.changes)} tensors changed, "
+        f"{len(changed)} of {len(done.changes)} tensors changed, {n_kept} stay as they are, "
         f"{done.bytes_before:,} -> {done.bytes_after:,} bytes ({ratio:.2f} times smaller)",
     ]
 
@@ -95,6 +101,7 @@ def _parser() -> argparse.ArgumentParser:
         "--allow-requant", action="store_true", help="quantise what is quantised already"
     )
     parser.add_argument("--dry-run", action="store_true", help="report, write nothing")
+    parser.add_argument("--all", action="store_true", help="list unchanged tensors as well")
     parser.add_argument("--json", action="store_true", help="one JSON document instead of text")
     return parser
 

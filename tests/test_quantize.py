@@ -62,7 +62,7 @@ def test_the_bundled_model_works_in_each_type(tmp_path, capsys, frames, file_typ
     load_world_model(out, CPU)
 
 
-def test_the_report_has_a_row_a_tensor_and_the_totals(tmp_path, capsys):
+def test_the_report_has_a_row_a_changed_tensor_and_the_totals(tmp_path, capsys):
     quantize.main(["lewm.gguf", str(tmp_path / "out.gguf"), "q4_k"])
     shown = capsys.readouterr()
     lines = shown.out.splitlines()
@@ -71,12 +71,15 @@ def test_the_report_has_a_row_a_tensor_and_the_totals(tmp_path, capsys):
     assert 5 < float(row[8].rstrip("%")) < 9 and float(row[9].rstrip("%")) < 12
     fallen = next(line for line in lines if line.startswith("enc.blk.0.attn_out.weight"))
     assert "F32 -> Q4_0" in fallen
-    kept = next(line.split() for line in lines if line.startswith("enc.norm.weight"))
-    assert kept[1:] == ["128", "F32", "512", "-", "-"]
     before, after = (find_bundle("lewm.gguf"), tmp_path / "out.gguf")
     sizes = f"{before.stat().st_size:,} -> {after.stat().st_size:,} bytes"
-    assert "36 of 121 tensors changed" in lines[-2] and sizes in lines[-2]
+    assert "36 of 121 tensors changed, 85 stay as they are, " in lines[-2] and sizes in lines[-2]
     assert shown.err == ""  # no bar where stderr is no terminal
+    assert len(lines) == 1 + 36 + 3 and "enc.norm.weight" not in shown.out
+    quantize.main(["lewm.gguf", str(tmp_path / "out.gguf"), "q4_k", "--all"])
+    lines = capsys.readouterr().out.splitlines()
+    kept = next(line.split() for line in lines if line.startswith("enc.norm.weight"))
+    assert kept[1:] == ["128", "F32", "512", "-", "-"] and len(lines) == 1 + 121 + 3
 
 
 def test_a_bar_is_drawn_on_a_terminal(tmp_path, monkeypatch, capsys):
