@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -63,6 +64,8 @@ def test_plan_says_what_it_does_and_compares(planned, model):
     for policy in ("random", "no-op", "replay", "simulator", "95 % interval"):
         assert policy in done.stdout
     assert "CEM" in done.stderr and "%" in done.stderr  # the progress bar
+    # whose first step plans for those after it: no rate is told by it alone
+    assert "?step/s" not in done.stderr and re.search(r"step/s\]|s/step\]", done.stderr)
 
 
 def test_plan_writes_one_folder(planned):

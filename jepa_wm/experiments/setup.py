@@ -34,6 +34,7 @@ from jepa_wm.models import load_world_model
 SIMULATOR = "simulator"
 GRIPPER_DEAD_ZONE = 0.25  # of its way, as published for V-JEPA 2-AC: less is no motion
 MEMORY = 2.0  # GiB a rollout's candidates may take where nobody says
+NO_RATE = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}]"  # tqdm's bar without its estimate
 PLAY_SEED = 100_000  # evaluation play starts here: no training collection uses these seeds
 
 
@@ -280,12 +281,15 @@ def run(
     envs = make_envs(lambda: build(options["env"], "env"), size)
     batches = -(-len(tasks) // size)
     title = f"{name}, {len(tasks)} episodes, {size} at a time"
-    # the first steps of a batch plan for all of it: without smoothing the estimate would be wild
+    # the first step of a batch plans for those after it: the rate is an average over all steps, and
+    # is told after a tenth of a batch
     with tqdm(
-        total=batches * rules.budget, desc=title, unit="step", smoothing=0, file=sys.stderr
-    ) as bar:
+        total=batches * rules.budget, desc=title, unit="step", smoothing=0, file=sys.stderr,
+        bar_format=NO_RATE,
+    ) as bar:  # fmt: skip
 
         def progress(done: int, total: int) -> None:
+            bar.bar_format = NO_RATE if done * 10 < rules.budget else None
             bar.update(done - bar.n)
 
         try:
