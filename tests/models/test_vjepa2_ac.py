@@ -21,7 +21,7 @@ from vjepa2_cases import (
 
 from jepa_wm.bundle.reader import Bundle
 from jepa_wm.convert import Reading, convert, main
-from jepa_wm.errors import BundleError, ConversionError
+from jepa_wm.errors import ConversionError
 from jepa_wm.models import ac, load, vjepa2
 from jepa_wm.models.source import Source
 
@@ -304,7 +304,7 @@ def test_settings_cannot_contradict_the_tensors(to_model, key, value, match):
 
 
 def test_a_bundle_with_the_conditions_in_another_order_is_refused(to_model):
-    with pytest.raises(BundleError, match="cond_order = 'state,action'"):
+    with pytest.raises(ConversionError, match="cond_order = 'state,action'"):
         to_model(given=GIVEN | {"jepa.pred.cond_order": "state,action"})
 
 
