@@ -398,5 +398,5 @@ def test_a_processor_that_cannot_be_said_is_refused(to_model, change, match):
 
 
 def test_without_a_processor_the_recipe_must_be_given(to_model):
-    with pytest.raises(ConversionError, match=r"--set jepa\.pre\.mean=, .*jepa\.pre\.resize_mode="):
+    with pytest.raises(ConversionError, match=r"--set jepa\.pre\.mean= .*pre\.resize_mode= \("):
         to_model(WEIGHTS, VITV2, processor=None)

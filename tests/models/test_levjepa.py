@@ -267,7 +267,7 @@ def test_tensors_that_do_not_fit_are_named(to_bundle, change, match):
 @pytest.mark.parametrize(
     ("config", "named"),
     [
-        (CONFIG, "jepa.pre.mean=, jepa.pre.std="),
+        (CONFIG, "jepa.pre.std= (0.229,0.224,0.225 for"),
         (None, "jepa.enc.n_head=, jepa.enc.img_size=, jepa.enc.n_frames=, jepa.enc.attn_mode="),
     ],
 )
