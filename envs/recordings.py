@@ -26,6 +26,7 @@ Frames = NDArray[np.uint8]
 LAYOUT = "observations uint8 [E,T,H,W,3] and states [E,T,7], E may be missing"
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp")
 MOST_BYTES = 8 * 2**30
+FARTHEST = 10.0  # metres from an arm's base, beyond any arm: millimetres
 
 
 @dataclass(frozen=True)
@@ -104,8 +105,26 @@ def _faults(frames: NDArray, poses: NDArray) -> list[str]:
         faults.append(f"poses are {poses.dtype} {list(poses.shape)}")
     elif not np.isfinite(poses).all():
         faults.append("a pose is not finite")
+    else:
+        faults += _units(poses)
     if not faults and (0 in frames.shape or frames.shape[-4] < 2):
         faults.append(f"{frames.shape[-4]} frames an episode are fewer than 2")
+    return faults
+
+
+def _units(poses: NDArray) -> list[str]:
+    """Tell poses in other units, which would only make every model look bad."""
+    reach, turn, grip = (
+        float(np.abs(part).max(initial=0))
+        for part in (poses[..., :3], poses[..., 3:6], poses[..., 6])
+    )
+    faults = []
+    if reach > FARTHEST:
+        faults.append(f"a position is {reach:.4g} m from the base: positions are metres")
+    if turn > 2 * np.pi + 0.01:
+        faults.append(f"an angle is {turn:.4g} rad: angles are radians, not degrees")
+    if grip > 2:
+        faults.append(f"a gripper is {grip:.4g}: 0 is open, 1 closed")
     return faults
 
 
@@ -175,7 +194,10 @@ def _read_poses(path: Path) -> Floats:
     rows = []
     for number, line in enumerate(path.read_text(encoding="utf-8-sig").splitlines(), 1):
         cells = [cell.strip() for cell in line.split(",")]
-        if not any(cells) or (number == 1 and re.search("[a-zA-Z]", line.replace("nan", ""))):
+        if number == 1 and re.search("[a-zA-Z]", line.replace("nan", "")):
+            _check_names(path, cells)
+            continue
+        if not any(cells):
             continue
         try:
             rows.append([float(cell) for cell in cells])
@@ -187,3 +209,14 @@ def _read_poses(path: Path) -> Floats:
                 f"gripper 0-1), got {line[:60]!r}"
             )
     return np.array(rows).reshape(-1, POSE_SIZE)
+
+
+def _check_names(path: Path, names: list[str]) -> None:
+    """Refuse columns whose names say they come in another order."""
+    for place, name in enumerate(names):
+        want = {"x": 0, "y": 1, "z": 2, "gripper": 6}.get(name.lower(), place)
+        if want != place:
+            raise ValueError(
+                f"file={path}: column {place + 1} is {name!r}, it must be column {want + 1}: "
+                "x, y, z, three angles, gripper"
+            )

@@ -113,6 +113,29 @@ def test_a_folder_of_pictures_and_poses_is_the_same_recording(tmp_path):
         load_recording(str(tmp_path))
 
 
+def test_columns_in_another_order_are_refused(tmp_path):
+    frames, poses = trajectory(1, 2)
+    for index, frame in enumerate(frames[0]):
+        surface = pygame.surfarray.make_surface(frame.swapaxes(0, 1))
+        pygame.image.save(surface, str(tmp_path / f"{index}.png"))
+    lines = [",".join(str(x) for x in pose.tolist()) for pose in poses[0]]
+    (tmp_path / "poses.csv").write_text("\n".join(["gripper,x,y,z,rx,ry,rz", *lines]))
+    with pytest.raises(ValueError, match=r"poses.csv: column 1 is 'gripper', it must be column 7"):
+        load_recording(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "words"),
+    [(0, 400.0, "metres"), (4, -170.0, "radians, not degrees"), (6, 255.0, "0 is open, 1 closed")],
+)
+def test_poses_in_other_units_are_refused(column, value, words, tmp_path):
+    frames, poses = trajectory(1)
+    poses[0, 2, column] = value
+    np.savez(tmp_path / "units.npz", observations=frames, states=poses)
+    with pytest.raises(ValueError, match=words):
+        load_recording(str(tmp_path / "units.npz"))
+
+
 def test_one_episode_needs_no_leading_dimension(tmp_path):
     frames, poses = trajectory(1)
     np.savez(tmp_path / "one.npz", observations=frames[0], states=poses[0])
