@@ -86,6 +86,8 @@ def test_an_arm_follows_sub_goals(arm, tmp_path, monkeypatch, capsys):
     said = capsys.readouterr().out
     assert f"sub-goals {first}:2, {second}:3" in said and "budget 5 steps" in said
     assert "not scored" in said
+    run(monkeypatch, "env=reach", f"model={arm()}", f"goals={first}:2", f"out={tmp_path / 'one'}")
+    assert f"sub-goals {first}:2," in capsys.readouterr().out
     with np.load(tmp_path / "out" / "episodes" / "episode_0000.npz") as stored:
         assert stored["actions"].shape == (5, 7), "its own goal does not end the episode"
 
@@ -108,6 +110,7 @@ def test_a_recording_is_planned_in_and_its_frames_are_goals(arm, saved, monkeypa
         (["goals=[nowhere.png]"], ["PICTURE:STEPS"]),
         (["env=recorded", "file=nowhere.npz"], ["nowhere.npz", "observations"]),
         (["env=recorded", "model=simulator"], ["no simulator"]),
+        (["planner.horizon=99", "shrink_horizon=false"], ["99 steps", "rolls out at most"]),
     ],
 )
 def test_refusals_are_one_line(arguments, words, arm, monkeypatch, capsys, tmp_path):

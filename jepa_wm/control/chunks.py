@@ -55,3 +55,17 @@ def fit_chunk(
         return Chunk(num_samples)
     each, budget = int(measure(horizon, frames)), int(memory * GIB)
     return Chunk(max(1, min(num_samples, budget // each)), each, budget)
+
+
+def check_horizon(model: WorldModel, steps: int) -> None:
+    """Refuse plans longer than a model rolls out, where it says how far that is (``longest``).
+
+    Raises:
+        ValueError: there are more ``steps``.
+    """
+    most = getattr(model, "longest", None)
+    if most is not None and steps > most:
+        raise ValueError(
+            f"planner.horizon: {steps} steps, the model rolls out at most {most} (its frame "
+            f"slots); planner.horizon={most} would do"
+        )

@@ -90,6 +90,7 @@ def settle_goals(options: dict[str, Any]) -> dict[str, Any]:
     if goals is not None:
         plan = read_schedule(goals)
         options = {**options, "goal": plan[-1].source, "budget": sum(one.steps for one in plan)}
+        options["goals"] = [f"{one.source}:{one.steps}" for one in plan]
         for one in plan[:-1]:
             read_goal(one.source)
     if not isinstance(options["goal"], str):

@@ -17,7 +17,7 @@ from tqdm import tqdm
 from jepa_wm.bundle.reader import Bundle, find_bundle
 from jepa_wm.control.actions import ActionCodec, as_float32
 from jepa_wm.control.agent import Agent
-from jepa_wm.control.chunks import Chunk, fit_chunk
+from jepa_wm.control.chunks import Chunk, check_horizon, fit_chunk
 from jepa_wm.control.cost import ObjectiveFactory
 from jepa_wm.control.episode import Episode, Rules, Task
 from jepa_wm.control.interfaces import WorldModel
@@ -184,6 +184,8 @@ def make_agent(options: dict[str, Any], brain: Brain, device: torch.device) -> M
     planner, history = build(options["planner"], "planner"), options["history"]
     try:
         planner.start(1, brain.codec.action_dim, device)  # refuses settings of another action
+        budget = options.get("budget") if options["shrink_horizon"] else None
+        check_horizon(brain.model, min(planner.horizon, budget or planner.horizon))
         return MPC(
             world_model=brain.model,
             planner=planner,

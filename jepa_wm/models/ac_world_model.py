@@ -68,6 +68,7 @@ class ACWorldModel:
     Attributes:
         action_dim: Width of an action, 7.
         history: Most context frames, the predictor's frame slots.
+        longest: Most steps of a rollout, likewise.
     """
 
     def __init__(self, model: Model) -> None:
@@ -82,7 +83,7 @@ class ACWorldModel:
         if not c.frame_causal:
             raise ValueError("frame_causal is false: a rollout would see its own future")
         self.model, self.predictor = model, model.pred
-        self.action_dim, self.history = c.action_dim, c.n_frames
+        self.action_dim, self.history, self.longest = c.action_dim, c.n_frames, c.n_frames
         self._blocks = cast("list[Block]", list(model.pred.blk))
         side = model.preprocess.size // model.enc.config.patch_size
         self.grid = (side, side)
