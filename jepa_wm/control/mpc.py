@@ -235,6 +235,8 @@ class MPC:
         pose = None
         if proprio is not None:
             pose = _tensor(proprio)[now.rows].to(self.device, torch.float32)[:, None]
+            if not pose.isfinite().all():
+                raise ValueError(f"step {now.step}: proprio is not finite: {pose[:, 0].tolist()}")
         now.remember(self._encode(_tensor(frames)[now.rows]), pose, self.history)
         return synchronised_seconds(self.device) - began
 

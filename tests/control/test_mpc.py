@@ -365,6 +365,8 @@ def test_calls_that_make_no_sense_are_refused():
         mpc.act(None)
     with pytest.raises(ValueError, match=r"proprio must be \[2, P\], got 1 rows"):
         mpc.act(positions(0, 2), np.zeros((1, 2)))
+    with pytest.raises(ValueError, match=r"step 0: proprio is not finite"):
+        mpc.act(positions(0, 2), np.full((2, 2), np.nan))
     with pytest.raises(ValueError, match=r"active must be \[2\], got \[3\]"):
         mpc.act(positions(0, 2), active=np.ones(3, bool))
 
