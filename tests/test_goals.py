@@ -1,6 +1,7 @@
 """Goals as people give them: every source works, anything else is one line that lists them."""
 
 import sys
+import zipfile
 
 import numpy as np
 import pytest
@@ -63,6 +64,16 @@ def test_a_missing_or_wrong_goal_lists_the_sources(source, words, saved):
     said = str(refusal.value)
     for word in [*words, "play", "env", "FILE.npz:STEP", "goals=["]:
         assert word in said, said
+
+
+def test_an_episode_that_claims_a_petabyte_is_refused(tmp_path):
+    head = b"{'descr': '|u1', 'fortran_order': False, 'shape': (99, 9999999, 999999, 3), }"
+    head = head.ljust(117) + b"\n"
+    with zipfile.ZipFile(tmp_path / "big.npz", "w") as archive:
+        start = b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little")
+        archive.writestr("frames.npy", start + head)
+    with pytest.raises(ConfigError, match=r"big.npz:1: not a saved episode"):
+        read_goal(f"{tmp_path / 'big.npz'}:1")
 
 
 @pytest.mark.parametrize("goals", [["a.png"], ["a.png:0"], [":5"], "a.png", [], [5]])

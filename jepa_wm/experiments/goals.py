@@ -151,7 +151,7 @@ def _episode_frame(path: Path, step: str) -> Picture:
                     "them with film, or give a recording with observations"
                 )
             frames = stored[key]
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+    except (OSError, EOFError, MemoryError, ValueError, KeyError, zipfile.BadZipFile) as error:
         raise ConfigError(f"goal={path}:{step}: not a saved episode ({error})") from error
     frames = frames[0] if frames.ndim == 5 and len(frames) == 1 else frames
     if frames.ndim != 4:
