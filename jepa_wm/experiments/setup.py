@@ -184,7 +184,7 @@ def make_agent(options: dict[str, Any], brain: Brain, device: torch.device) -> M
     planner, history = build(options["planner"], "planner"), options["history"]
     try:
         planner.start(1, brain.codec.action_dim, device)  # refuses settings of another action
-        budget = options.get("budget") if options["shrink_horizon"] else None
+        budget = options.get("budget", options["goal_offset"]) if options["shrink_horizon"] else 0
         check_horizon(brain.model, min(planner.horizon, budget or planner.horizon))
         return MPC(
             world_model=brain.model,
