@@ -7,7 +7,6 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-
 # figures of the probes of every trainer
 _ERRORS = ("error_1", "error_4", "error_5", "copy_1", "copy_4", "static_5")
 _KNOWS = (
