@@ -1,6 +1,9 @@
 """Refusals every environment makes in the same words."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
+
+RESET_OPTIONS = ("state", "goal_state")
 
 
 def check_choices(choices: Mapping[str, Sequence[str]], **given: str) -> None:
@@ -26,3 +29,15 @@ def check_render_mode(render_mode: str | None, modes: Sequence[str]) -> None:
     """
     if render_mode not in (None, *modes):
         raise ValueError(f"render_mode={render_mode!r} is unknown; use {', '.join(modes)} or None")
+
+
+def check_reset_options(options: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """Return the options of a reset, an empty mapping for none.
+
+    Raises:
+        ValueError: there are others than ``RESET_OPTIONS``.
+    """
+    unknown = sorted(set(options or {}) - set(RESET_OPTIONS))
+    if unknown:
+        raise ValueError(f"unknown reset options {unknown}; use {', '.join(RESET_OPTIONS)}")
+    return options or {}

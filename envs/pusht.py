@@ -16,7 +16,7 @@ from gymnasium import spaces
 from numpy.typing import ArrayLike, NDArray
 
 from jepa_wm.envs import metrics
-from jepa_wm.envs.checks import check_choices, check_render_mode
+from jepa_wm.envs.checks import check_choices, check_render_mode, check_reset_options
 from jepa_wm.envs.physics import HOME_STATE, PushTWorlds
 from jepa_wm.envs.rendering import CANVAS, Frame, PushTRenderer, Window
 from jepa_wm.envs.starts import RESET_MODES, begin, draw_legacy_state, draw_state
@@ -24,7 +24,6 @@ from jepa_wm.envs.starts import RESET_MODES, begin, draw_legacy_state, draw_stat
 ACTION_SCALE = 100.0  # px per unit of a relative action
 GREEN_POSE = (256.0, 256.0, np.pi / 4)  # where the references draw the green T
 FAR = 1e6  # px and px/s: bounds of the observation space; nothing clips the agent's position
-OPTIONS = ("state", "goal_state")
 CHOICES = {
     "action": ("relative", "absolute"),
     "observation": ("pixels", "state", "dict"),
@@ -131,11 +130,8 @@ class PushT(gym.Env[Observation, NDArray[np.float32]]):
     ) -> tuple[Observation, dict[str, Any]]:
         """Start an episode; see the class for ``options``. The same seed gives the same episode."""
         super().reset(seed=seed)
-        options = options or {}
-        unknown = sorted(set(options) - set(OPTIONS))
-        if unknown:
-            raise ValueError(f"unknown reset options {unknown}; use {', '.join(OPTIONS)}")
-        state, goal = self._choose(seed, options.get("state"), options.get("goal_state"))
+        given = check_reset_options(options)
+        state, goal = self._choose(seed, given.get("state"), given.get("goal_state"))
         begin(self._worlds, self._reset_mode, state, goal)
         self.set_goal(goal)
         now = self._state()

@@ -14,7 +14,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import ArrayLike, NDArray
 
-from jepa_wm.envs.checks import check_choices, check_render_mode
+from jepa_wm.envs.checks import check_choices, check_render_mode, check_reset_options
 from jepa_wm.envs.reach_play import start_states
 from jepa_wm.envs.reach_rendering import Frame, ReachRenderer
 from jepa_wm.envs.reach_worlds import (
@@ -36,7 +36,6 @@ STATE_NAMES = ("x", "y", "z", "angle a", "angle b", "angle c", "gripper",
                "block x", "block y", "block angle")  # fmt: skip
 STATE_LOW = np.array([*LOW, *[-np.pi] * 3, 0.0, *BLOCK_LOW, -np.pi])
 STATE_HIGH = np.array([*HIGH, *[np.pi] * 3, 1.0, *BLOCK_HIGH, np.pi])
-OPTIONS = ("state", "goal_state")
 CHOICES = {
     "task": ("reach", "push"),
     "observation": ("pixels", "state", "dict"),
@@ -108,11 +107,8 @@ class Reach(gym.Env[Observation, NDArray[np.float32]]):
     ) -> tuple[Observation, dict[str, Any]]:
         """Start an episode; see the class for ``options``. The same seed gives the same episode."""
         super().reset(seed=seed)
-        options = options or {}
-        unknown = sorted(set(options) - set(OPTIONS))
-        if unknown:
-            raise ValueError(f"unknown reset options {unknown}; use {', '.join(OPTIONS)}")
-        state, goal = self._choose(options.get("state"), options.get("goal_state"))
+        given = check_reset_options(options)
+        state, goal = self._choose(given.get("state"), given.get("goal_state"))
         self._worlds.set_states(state[None])
         self.set_goal(goal)
         now = self._worlds.states()[0]

@@ -15,6 +15,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import ArrayLike, NDArray
 
+from jepa_wm.envs.checks import check_render_mode, check_reset_options
 from jepa_wm.envs.reach_worlds import POSE_SIZE, rotation_matrices
 from jepa_wm.envs.recordings import Floats, Frames, load_recording
 
@@ -80,8 +81,7 @@ class Recorded(gym.Env[Any, NDArray[np.float32]]):
     ) -> None:
         if observation not in OBSERVATIONS:
             raise ValueError(f"observation={observation!r} must be one of {OBSERVATIONS}")
-        if render_mode not in (None, "rgb_array"):
-            raise ValueError(f"render_mode={render_mode!r} is unknown; use rgb_array or None")
+        check_render_mode(render_mode, self.metadata["render_modes"])
         self.render_mode, self._observation = render_mode, observation
         self._recording = load_recording(file)
         self._actions = self._recording.actions()
@@ -103,17 +103,14 @@ class Recorded(gym.Env[Any, NDArray[np.float32]]):
     ) -> tuple[Any, dict[str, Any]]:
         """Start an episode; see the class for ``options``."""
         super().reset(seed=seed)
-        options = options or {}
-        unknown = sorted(set(options) - {"state", "goal_state"})
-        if unknown:
-            raise ValueError(f"unknown reset options {unknown}; use state, goal_state")
+        given = check_reset_options(options)
         count, length = self._recording.poses.shape[:2]
         self._episode, self._step = int(self.np_random.integers(count)), 0
-        if "state" in options:
-            self._episode, self._step = self._place(options["state"])
+        if "state" in given:
+            self._episode, self._step = self._place(given["state"])
         self._goal = length - 1
-        if "goal_state" in options:
-            episode, self._goal = self._place(options["goal_state"])
+        if "goal_state" in given:
+            episode, self._goal = self._place(given["goal_state"])
             if episode != self._episode or self._goal < self._step:
                 raise ValueError(
                     f"the goal (episode {episode}, step {self._goal}) must come after the start "

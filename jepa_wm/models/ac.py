@@ -16,60 +16,37 @@ from torch import Tensor, nn
 
 from jepa_wm.bundle.reader import Bundle
 from jepa_wm.models.attention import FrameCausal
-from jepa_wm.models.layers import Block, Linear
+from jepa_wm.models.layers import Linear
+from jepa_wm.models.plain_predictor import PlainPredictorConfig
 from jepa_wm.models.rope import Rope, grid_positions, rope_table
 
 N_COND = 2  # conditioning rows of a frame: action, state
 
 
 @dataclass(frozen=True, kw_only=True)
-class ACConfig:
-    """Sizes, as the keys ``jepa.pred.*`` give them.
+class ACConfig(PlainPredictorConfig):
+    """Sizes, as the keys ``jepa.pred.*`` give them; ``out_dim`` is the encoder's latent width D.
 
     Attributes:
-        embed_dim: Token width.
-        n_layer: Number of blocks.
-        n_head: Attention heads.
-        ffn_dim: Hidden width of the feed-forward layer.
-        out_dim: Latent width D, the encoder's.
         action_dim: Width of an action.
         state_dim: Width of a state (the arm's pose).
         n_frames: Most frames in a sequence.
-        grid_size: Side of the trained patch grid, the default of ``forward``.
-        ln_eps: Epsilon of every LayerNorm.
-        act: Activation of the feed-forward layer.
-        qkv_bias: ``attn_qkv`` has a bias.
-        rope_freq_layout: tiled or interleaved.
         frame_causal: A frame sees itself and earlier ones only, else every frame.
         normalize_reps: Latents pass a non-affine LayerNorm on the way in and out of a rollout.
         norm_reps_eps: Epsilon of that norm.
-        rope_theta: Base of the RoPE frequencies (``jepa.enc.rope_theta``).
     """
 
-    embed_dim: int
-    n_layer: int
-    n_head: int
-    ffn_dim: int
-    out_dim: int
     action_dim: int
     state_dim: int
     n_frames: int
-    grid_size: int
-    ln_eps: float = 1e-6
-    act: str = "gelu_erf"
-    qkv_bias: bool = True
-    rope_freq_layout: str = "tiled"
     frame_causal: bool = True
     normalize_reps: bool = False
     norm_reps_eps: float = 1e-5
-    rope_theta: float = 1e4
 
     @classmethod
     def from_bundle(cls, bundle: Bundle) -> "ACConfig":
         """Read the sizes from a bundle's keys."""
-        keys = [name for name in cls.__dataclass_fields__ if name != "rope_theta"]
-        sizes = {name: bundle.get(f"jepa.pred.{name}") for name in keys}
-        return cls(**sizes, rope_theta=bundle.get("jepa.enc.rope_theta"))
+        return cls.read(bundle, {})
 
 
 class ACPredictor(nn.Module):
@@ -81,10 +58,7 @@ class ACPredictor(nn.Module):
         self.embed = Linear(c.out_dim, c.embed_dim)
         self.action_embed = Linear(c.action_dim, c.embed_dim)
         self.state_embed = Linear(c.state_dim, c.embed_dim)
-        self.blk = nn.ModuleList(
-            Block(c.embed_dim, c.n_head, c.ffn_dim, eps=c.ln_eps, act=c.act, qkv_bias=c.qkv_bias)
-            for _ in range(c.n_layer)
-        )
+        self.blk = c.blocks()
         self.norm = nn.LayerNorm(c.embed_dim, c.ln_eps)
         self.proj = Linear(c.embed_dim, c.out_dim)
 

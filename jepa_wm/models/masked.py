@@ -18,7 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from jepa_wm.bundle.reader import Bundle
-from jepa_wm.models.layers import Block, Linear, mlp
+from jepa_wm.models.layers import Linear, mlp
+from jepa_wm.models.plain_predictor import PlainPredictorConfig
 from jepa_wm.models.rope import Rope, grid_positions, rope_table
 from jepa_wm.models.vit import gather_rows
 
@@ -39,21 +40,13 @@ class Prediction(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MaskedConfig:
+class MaskedConfig(PlainPredictorConfig):
     """Sizes and switches, as the keys ``jepa.pred.*`` give them; what is not there is said.
 
+    RoPE decodes ids on ``grid_size``, whatever the encoder's grid is.
+
     Attributes:
-        embed_dim: Token width.
-        n_layer: Number of blocks.
-        n_head: Attention heads.
-        ffn_dim: Hidden width of the feed-forward layer.
-        out_dim: Width of a predicted vector, per level.
         n_mask_tokens: Mask tokens stored.
-        grid_size: Side of the grid on which RoPE decodes ids, whatever the encoder's grid is.
-        ln_eps: Epsilon of every LayerNorm.
-        act: Activation of the feed-forward layer.
-        qkv_bias: ``attn_qkv`` has a bias.
-        rope_freq_layout: tiled or interleaved.
         rope_interpolate: Rescale RoPE positions to ``rope_ref_grid``.
         rope_ref_grid: Grid side for that.
         n_hier_in: Encoder levels concatenated in the input.
@@ -62,20 +55,9 @@ class MaskedConfig:
         enc_dim: Encoder width (``jepa.enc.embed_dim``).
         embed_hidden: Hidden width of ``pred.embed`` with several levels, from its tensor.
         n_positions: Rows of ``pred.pos_embed``, 0 with RoPE, from its tensor.
-        rope_theta: Base of the RoPE frequencies (``jepa.enc.rope_theta``).
     """
 
-    embed_dim: int
-    n_layer: int
-    n_head: int
-    ffn_dim: int
-    out_dim: int
     n_mask_tokens: int
-    grid_size: int
-    ln_eps: float = 1e-6
-    act: str = "gelu_erf"
-    qkv_bias: bool = True
-    rope_freq_layout: str = "tiled"
     rope_interpolate: bool = False
     rope_ref_grid: int | None = None
     n_hier_in: int = 1
@@ -84,19 +66,16 @@ class MaskedConfig:
     enc_dim: int = 0
     embed_hidden: int = 0
     n_positions: int = 0
-    rope_theta: float = 1e4
 
     @classmethod
     def from_bundle(cls, bundle: Bundle) -> "MaskedConfig":
         """Read the sizes from a bundle's keys and, where there is none, its tensors' shapes."""
         elsewhere = {
             "enc_dim": bundle.get("jepa.enc.embed_dim"),
-            "rope_theta": bundle.get("jepa.enc.rope_theta"),
             "embed_hidden": _rows(bundle, "pred.embed.0.weight"),
             "n_positions": _rows(bundle, "pred.pos_embed"),
         }
-        keys = [name for name in cls.__dataclass_fields__ if name not in elsewhere]
-        return cls(**{name: bundle.get(f"jepa.pred.{name}") for name in keys}, **elsewhere)
+        return cls.read(bundle, elsewhere)
 
 
 def _rows(bundle: Bundle, name: str) -> int:
@@ -117,10 +96,7 @@ class MaskedPredictor(nn.Module):
         self.pos_embed = nn.Parameter(torch.zeros(c.n_positions, D)) if c.n_positions else None
         self.mod_embed_img = nn.Parameter(torch.zeros(D)) if c.modality_embed else None
         self.mod_embed_video = nn.Parameter(torch.zeros(D)) if c.modality_embed else None
-        self.blk = nn.ModuleList(
-            Block(D, c.n_head, c.ffn_dim, eps=c.ln_eps, act=c.act, qkv_bias=c.qkv_bias)
-            for _ in range(c.n_layer)
-        )
+        self.blk = c.blocks()
         self.norm = nn.LayerNorm(D, c.ln_eps)
         self.proj = Linear(D, c.n_hier_in * c.out_dim)
         self.proj_context = Linear(D, c.n_hier_in * c.out_dim) if c.context_proj else None

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-LAYOUTS = ("tiled", "interleaved")
-
 
 @dataclass(frozen=True)
 class Rope:
@@ -73,7 +71,7 @@ def rope_table(positions: Tensor, head_dim: int, theta: float, layout: str) -> R
         positions: float [N,3] or [B,N,3].
         head_dim: Width d of a head, even and at least 6.
         theta: Base of the frequencies, theta^(-k / half).
-        layout: One of ``LAYOUTS``.
+        layout: ``tiled`` or ``interleaved``.
     """
     segment = 2 * (head_dim // 3 // 2)
     half = segment // 2
