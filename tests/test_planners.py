@@ -274,6 +274,30 @@ def test_fewer_finite_costs_than_elites_are_averaged_among_themselves():
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_mean_and_best_come_with_their_costs(name):
+    planner, cost = conf(name), quadratic([0.7, -0.4])
+    plan = solve(planner, cost, (0, 1))
+    for scored in (plan.mean, plan.best):
+        torch.testing.assert_close(cost(scored.actions[:, None])[:, 0], scored.cost)
+    chosen = plan.best if planner.returns == "best" else plan.mean
+    assert torch.equal(plan.actions, chosen.actions)
+    assert (plan.best.cost <= plan.trace.best.amin(0)).all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_plans_to_be_tried_are_scored_first_and_cut_with_the_horizon(name):
+    planner = conf(name)
+    goal = torch.full((1, 1, planner.horizon, 4), 7.0)  # no draw comes near it
+    start = dataclasses.replace(planner.start(1, 4, CPU), candidates=goal)
+    plan = solve(planner, quadratic([7.0]), start=start)
+    assert torch.equal(plan.best.actions, goal[0])
+    assert plan.best.cost == 0
+    short = start.cut(1)
+    assert short.actions.shape == (1, 1, 4)
+    assert short.candidates.shape == (1, 1, 1, 4)
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_the_trace_is_per_iteration_and_row(name):
     planner = conf(name)
     plan = solve(planner, quadratic([0.7, -0.4]), (0, 1))

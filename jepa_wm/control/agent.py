@@ -19,6 +19,7 @@ class Decision:
         plan: The plan, row i belonging to ``rows[i]``; its first blocks are the ones executed.
         encode_seconds: Wall time to preprocess and encode the new frames, device synchronised.
         plan_seconds: Wall time of the search, device synchronised.
+        evaluations: Candidates whose cost the search asked for, of each row.
     """
 
     step: int
@@ -26,6 +27,7 @@ class Decision:
     plan: Plan
     encode_seconds: float
     plan_seconds: float
+    evaluations: int = 0
 
 
 class Agent(Protocol):
@@ -94,9 +96,16 @@ def _columns(decision: Decision, longest: int) -> dict[str, np.ndarray]:
         "horizon": np.full(n, horizon),
         "encode_seconds": np.full(n, decision.encode_seconds),
         "plan_seconds": np.full(n, decision.plan_seconds),
+        "evaluations": np.full(n, decision.evaluations),
         "cost": plan.cost.cpu().numpy(),
         "actions": np.pad(plan.actions.cpu().numpy(), gap, constant_values=np.nan),
     }
+    for name in ("mean", "best"):
+        if (scored := getattr(plan, name)) is not None:
+            columns[f"{name}_cost"] = scored.cost.cpu().numpy()
+            columns[f"{name}_actions"] = np.pad(
+                scored.actions.cpu().numpy(), gap, constant_values=np.nan
+            )
     if plan.trace is not None:
         for name in ("best", "elite_mean", "spread", "effective_samples"):
             columns[name] = getattr(plan.trace, name).T.cpu().numpy()

@@ -1,7 +1,7 @@
 """The cost function a planner sees: what a world model predicts, scored by an objective."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -13,9 +13,11 @@ ObjectiveFactory = Callable[[Tensor], Objective]
 """Makes the objective of some goals: goal latents [B,*L] -> Objective."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class RolloutCost:
     """The cost function a planner sees: objective(rollout(context, actions), actions), in pieces.
+
+    It is also a ``LatentCost``. Where actions require a gradient, it flows through.
 
     Attributes:
         world_model: Predicts the latents.
@@ -26,6 +28,7 @@ class RolloutCost:
             they fit; below S a row is split.
         rows: Most rows in one rollout, or None for no limit. With 1 a row's costs are the same bits
             whoever else is planned for, since matrix products may round by their size.
+        evaluations: Candidates scored so far for each row, the count planners are compared by.
     """
 
     world_model: WorldModel
@@ -34,18 +37,73 @@ class RolloutCost:
     context: Context
     chunk: int | None = None
     rows: int | None = None
+    evaluations: int = field(default=0, init=False)
 
     def __call__(self, actions: Tensor) -> Tensor:
         """Cost float32 [B,S] of solver-space actions [B,S,H,A]."""
+        self.evaluations += actions.shape[1]
+        return self._pieces(actions, self._cost)
+
+    @property
+    def z(self) -> Tensor:
+        """Latents of the newest frames, [B,*L]."""
+        return self.context.z[:, -1]
+
+    def latents(self, actions: Tensor) -> Tensor:
+        """Roll out: actions [B,S,H,A] -> z [B,S,H,*L]. Counts as an evaluation."""
+        self.evaluations += actions.shape[1]
+        return self._pieces(actions, lambda known, _, piece: self._rollout(known, piece))
+
+    def step(self, z: Tensor, actions: Tensor) -> Tensor:
+        """Predict one block from each latent alone; counts as an evaluation.
+
+        Args:
+            z: Latents [B,S,H,*L]; each is the only frame of its prediction.
+            actions: The block that leaves each, [B,S,H,A].
+
+        Returns:
+            The latents after it, [B,S,H,*L].
+        """
+        self.evaluations += actions.shape[1]
+        B, S, H, A = actions.shape
+        alone = Context(z.flatten(0, 2)[:, None], actions.new_zeros(B * S * H, 0, A), None)
+        if self.context.proprio is not None:
+            pose = self.context.proprio[:, None, -1:].expand(B, S * H, 1, -1)
+            alone = Context(alone.z, alone.actions, pose.flatten(0, 1))
+        following = self.world_model.rollout(alone, actions.flatten(0, 2)[:, None, None])
+        return following[:, 0, 0].unflatten(0, (B, S, H))
+
+    def score(self, z: Tensor, actions: Tensor) -> Tensor:
+        """Cost float32 [B,S] of latents z [B,S,H,*L] reached by actions [B,S,H,A]."""
+        return self.objective(_usable(self.goal_z))(z, actions)
+
+    def _cost(self, known: Context, goal_z: Tensor, piece: Tensor) -> Tensor:
+        return self.objective(goal_z)(self._rollout(known, piece), piece)
+
+    def _rollout(self, known: Context, piece: Tensor) -> Tensor:
+        return self.world_model.rollout(known, piece)
+
+    def _pieces(self, actions: Tensor, work: Callable[[Context, Tensor, Tensor], Tensor]) -> Tensor:
+        """Do ``work`` on as many rows and candidates at a time as may go together."""
         B, S = actions.shape[:2]
         chunk = self.chunk or B * S
-        rows = min(max(1, chunk // S), self.rows or B)
-        return torch.cat(
-            [self._rows(actions, slice(at, at + rows), chunk) for at in range(0, B, rows)]
-        )
+        count = min(max(1, chunk // S), self.rows or B)
+        done = []
+        for at in range(0, B, count):
+            rows = slice(at, at + count)
+            known, goal_z = self._known(rows)
+            pieces = actions[rows].split(min(chunk, S), dim=1)
+            done.append(torch.cat([work(known, goal_z, piece) for piece in pieces], dim=1))
+        return torch.cat(done)
 
-    def _rows(self, actions: Tensor, rows: slice, chunk: int) -> Tensor:
-        known, objective = select_context(self.context, rows), self.objective(self.goal_z[rows])
-        pieces = actions[rows].split(chunk, dim=1) if chunk < actions.shape[1] else (actions[rows],)
-        costs = [objective(self.world_model.rollout(known, piece), piece) for piece in pieces]
-        return torch.cat(costs, dim=1)
+    def _known(self, rows: slice) -> tuple[Context, Tensor]:
+        """Return the past and the goals of some rows, fit for gradients where those are on."""
+        known = select_context(self.context, rows)
+        proprio = None if known.proprio is None else _usable(known.proprio)
+        usable = Context(_usable(known.z), _usable(known.actions), proprio)
+        return usable, _usable(self.goal_z[rows])
+
+
+def _usable(values: Tensor) -> Tensor:
+    """Copy what inference mode made if a gradient may have to remember it."""
+    return values.clone() if torch.is_grad_enabled() and values.is_inference() else values

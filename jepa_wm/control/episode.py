@@ -107,9 +107,10 @@ class Episode:
         states: [K+1,...], None unless asked for.
         seconds: Wall time of each decision of the batch this row was in, float64 [D].
         plans: Per decision: ``step``, ``rows`` (planned together), ``horizon``, ``cost``,
-            ``encode_seconds``, ``plan_seconds``, all [D]; ``best``, ``elite_mean``, ``spread``,
-            ``effective_samples`` [D,I]; ``actions`` [D,H,A], NaN past the horizon. Empty for agents
-            that do not plan.
+            ``encode_seconds``, ``plan_seconds``, ``evaluations``, all [D]; ``best``,
+            ``elite_mean``, ``spread``, ``effective_samples`` [D,I]; ``actions`` [D,H,A], NaN past
+            the horizon; ``mean_cost`` and ``mean_actions``, ``best_cost`` and ``best_actions``
+            likewise, where the planner tells. Empty for agents that do not plan.
         config: The rules, and whatever the caller adds; plain JSON values.
     """
 

@@ -55,6 +55,14 @@ class PlanTrace:
 
 
 @dataclass(frozen=True)
+class Scored:
+    """One plan a problem and what it costs: actions float32 [B,H,A], cost float32 [B]."""
+
+    actions: Tensor
+    cost: Tensor
+
+
+@dataclass(frozen=True)
 class Plan:
     """A batch of action plans in solver space, one per problem.
 
@@ -63,12 +71,61 @@ class Plan:
         std: Standard deviation of the proposal, float32 [B,H,A].
         cost: Cost of ``actions`` (infinite before the first solve), float32 [B].
         trace: Per-iteration history, or None.
+        candidates: Of a start: plans worth trying first, as a planner keeps them or a ``Proposal``
+            suggests them; of a result: what the planner wants to keep. Float32 [B,K,H,A], or None.
+        mean: The last mean and its cost, where the planner has one; ``actions`` is it or ``best``.
+        best: The cheapest candidate ever scored and its cost.
     """
 
     actions: Tensor
     std: Tensor
     cost: Tensor
     trace: PlanTrace | None = None
+    candidates: Tensor | None = None
+    mean: Scored | None = None
+    best: Scored | None = None
+
+    def cut(self, horizon: int) -> "Plan":
+        """Keep the first ``horizon`` blocks of a start."""
+        kept = None if self.candidates is None else self.candidates[:, :, :horizon]
+        return Plan(self.actions[:, :horizon], self.std[:, :horizon], self.cost, candidates=kept)
+
+
+Proposal = Callable[[Context, Tensor], Tensor]
+"""Suggests start plans: the past and goal latents [B,*L] -> solver-space plans [B,K,h,A]."""
+
+
+class LatentCost(Protocol):
+    """A cost that also shows the latents behind it, for planners that search among those too."""
+
+    @property
+    def z(self) -> Tensor:
+        """Latents of the newest frames, [B,*L]."""
+        ...
+
+    @property
+    def goal_z(self) -> Tensor:
+        """Latents of the goals, [B,*L]."""
+        ...
+
+    def __call__(self, actions: Tensor) -> Tensor:
+        """Cost float32 [B,S] of solver-space actions [B,S,H,A]."""
+        ...
+
+    def latents(self, actions: Tensor) -> Tensor:
+        """Roll out: actions [B,S,H,A] -> z [B,S,H,*L]."""
+        ...
+
+    def step(self, z: Tensor, actions: Tensor) -> Tensor:
+        """Predict one block from each latent alone: z [B,S,H,*L], actions [B,S,H,A] -> [B,S,H,*L].
+
+        Step h sees z[:, :, h] as its only frame and predicts what comes after it.
+        """
+        ...
+
+    def score(self, z: Tensor, actions: Tensor) -> Tensor:
+        """Cost float32 [B,S] of latents z [B,S,H,*L] reached by actions [B,S,H,A]."""
+        ...
 
 
 class WorldModel(Protocol):
@@ -91,7 +148,10 @@ class WorldModel(Protocol):
         ...
 
     def rollout(self, context: Context, actions: Tensor) -> Tensor:
-        """Predict the latent after each of H blocks: actions [B,S,H,A] -> z [B,S,H,*L]."""
+        """Predict the latent after each of H blocks: actions [B,S,H,A] -> z [B,S,H,*L].
+
+        Where ``actions`` require a gradient and gradients are on, it flows through.
+        """
         ...
 
 

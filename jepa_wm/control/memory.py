@@ -15,8 +15,9 @@ def select_context(context: Context, rows: slice | Tensor) -> Context:
 
 
 def select_plan(plan: Plan, rows: Tensor) -> Plan:
-    """Keep some rows of a plan; its trace, which belongs to the whole solve, is dropped."""
-    return Plan(plan.actions[rows], plan.std[rows], plan.cost[rows])
+    """Keep some rows of a plan as the next start; what tells of the solve is dropped."""
+    kept = None if plan.candidates is None else plan.candidates[rows]
+    return Plan(plan.actions[rows], plan.std[rows], plan.cost[rows], candidates=kept)
 
 
 class Memory:

@@ -17,7 +17,7 @@ from torch import Tensor
 from jepa_wm.control.actions import ActionCodec
 from jepa_wm.control.agent import Decision
 from jepa_wm.control.cost import ObjectiveFactory, RolloutCost
-from jepa_wm.control.interfaces import Plan, Planner, WorldModel
+from jepa_wm.control.interfaces import Plan, Planner, Proposal, WorldModel
 from jepa_wm.control.memory import Memory
 from jepa_wm.runtime import stream_seed, synchronised_seconds
 
@@ -53,6 +53,7 @@ class MPC:
         warm_start: bool = True,
         chunk: int | None = None,
         encode_rows: int | None = None,
+        proposal: Proposal | None = None,
     ) -> None:
         """Build the loop whole.
 
@@ -70,6 +71,8 @@ class MPC:
             chunk: Most candidates per rollout (``RolloutCost.chunk``).
             encode_rows: Most rows per model call, encode and rollout alike; None takes all at once.
                 With 1 no bit of a row depends on who else is active.
+            proposal: Suggests plans that every solve tries first, beside the planner's own start;
+                e.g. a policy's, or those of an inverse model.
 
         Raises:
             ValueError: the parts do not fit together; all faults at once.
@@ -78,7 +81,7 @@ class MPC:
         self.codec, self.device, self.replan_every = codec, device, replan_every
         self.history = world_model.history if history is None else history
         self.shrink_horizon, self.warm_start = shrink_horizon, warm_start
-        self.chunk, self.encode_rows = chunk, encode_rows
+        self.chunk, self.encode_rows, self.proposal = chunk, encode_rows, proposal
         faults = self._faults()
         if faults:
             raise ValueError("MPC: " + "; ".join(faults))
@@ -248,14 +251,16 @@ class MPC:
             torch.Generator().manual_seed(stream_seed(now.seeds[row], index, "plan"))
             for row in now.rows.tolist()
         ]
-        start = self._start()
-        plan = self.planner.plan(self.cost(), start, self._bounds, generators)
+        cost = self.cost()
+        plan = self.planner.plan(cost, self._start(), self._bounds, generators)
         executed = min(self.replan_every, plan.actions.shape[1])
         actions = self.codec.decode(plan.actions[:, :executed])  # [n, executed * block, a]
         now.execute(plan, actions.cpu().numpy(), self.codec.encode(actions))
         plan_seconds = synchronised_seconds(self.device) - began
         now.decisions.append(
-            Decision(now.step, now.rows.copy(), plan, encode_seconds, plan_seconds)
+            Decision(
+                now.step, now.rows.copy(), plan, encode_seconds, plan_seconds, cost.evaluations
+            )
         )
 
     def _start(self) -> Plan:
@@ -265,10 +270,24 @@ class MPC:
             start = self.planner.start(len(now.rows), self.codec.action_dim, self.device)
         else:
             start = self.planner.shift(now.plan, now.executed.shape[1])
+        if self.proposal is not None:
+            start = self._suggest(self.proposal, start)
         if not self.shrink_horizon or now.budget is None:
             return start
-        left = max(1, math.ceil((now.budget - now.step) / self.codec.block))  # blocks
-        return replace(start, actions=start.actions[:, :left], std=start.std[:, :left])
+        return start.cut(max(1, math.ceil((now.budget - now.step) / self.codec.block)))  # blocks
+
+    def _suggest(self, proposal: Proposal, start: Plan) -> Plan:
+        """Put a proposal's plans before those the planner kept; short ones end in zeros."""
+        now = self._running
+        assert now.context is not None  # a solve has seen a frame
+        given = proposal(now.context, now.goal_z)
+        (B, H, A), shape = start.actions.shape, list(given.shape)
+        if given.ndim != 4 or shape[::3] != [B, A] or not 1 <= shape[2] <= H:
+            raise ValueError(f"the proposal must give plans [{B},K,<={H},{A}], got {shape}")
+        plans = start.actions.new_zeros(B, shape[1], H, A)
+        plans[:, :, : shape[2]] = given
+        kept = start.candidates
+        return replace(start, candidates=plans if kept is None else torch.cat([plans, kept], 1))
 
 
 def _tensor(values: Frames) -> Tensor:

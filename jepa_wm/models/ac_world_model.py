@@ -108,7 +108,6 @@ class ACWorldModel:
         c = self.predictor.config
         return F.layer_norm(z, z.shape[-1:], eps=c.norm_reps_eps) if c.normalize_reps else z
 
-    @torch.inference_mode()
     def rollout(self, context: Context, actions: Tensor) -> Tensor:
         """Predict the latents after each action: actions float [B,S,H,7] -> z [B,S,H,N,D].
 
@@ -116,11 +115,19 @@ class ACWorldModel:
             context: ``z`` [B,T,N,D], ``actions`` [B,T-1,7] between, ``proprio`` [B,T,7] the poses.
                 Frames that would push the sequence past the predictor's slots are left out, oldest
                 first.
-            actions: Candidates, metres and radians; at most as many steps as there are slots.
+            actions: Candidates, metres and radians; at most as many steps as there are slots. Where
+                they want a gradient, the plain rollout gives it.
 
         Raises:
             ValueError: shapes do not fit each other or the model, or there are no poses.
         """
+        if torch.is_grad_enabled() and actions.requires_grad:
+            return self._plain(context, actions)
+        with torch.inference_mode():
+            return self._cached(context, actions)
+
+    def _cached(self, context: Context, actions: Tensor) -> Tensor:
+        """Roll out with the keys and values of earlier frames kept."""
         z, past, poses = self._window(context, actions)
         (B, T, N, D), (S, H) = z.shape, actions.shape[1:3]
         rope = self.predictor.rope(T + H - 1, self.grid, z.device)
@@ -144,6 +151,9 @@ class ACWorldModel:
     @torch.inference_mode()
     def rollout_reference(self, context: Context, actions: Tensor) -> Tensor:
         """Compute ``rollout`` the plain way, every frame anew in every step: the yardstick."""
+        return self._plain(context, actions)
+
+    def _plain(self, context: Context, actions: Tensor) -> Tensor:
         z, past, poses = self._window(context, actions)
         S, H = actions.shape[1:3]
         z, past, poses = (x.repeat_interleave(S, 0) for x in (z, past, poses))

@@ -54,12 +54,12 @@ class LeWMWorldModel:
             )
         return self.predictor(z, actions).float()
 
-    @torch.inference_mode()
     def rollout(self, context: Context, actions: Tensor) -> Tensor:
         """Predict the latent after each block: actions float [B,S,H,A] -> z float32 [B,S,H,D].
 
         Step t sees the last ``history`` frames before it, real ones first, then its own
-        predictions, each with the block that leaves it.
+        predictions, each with the block that leaves it. Where a gradient is wanted, the plain
+        rollout gives it.
 
         Args:
             context: ``z`` [B,T,D] of the last frames (older than the window are ignored),
@@ -70,7 +70,10 @@ class LeWMWorldModel:
             ValueError: shapes do not fit each other or the model.
         """
         z, past = self._window(context, actions)
-        return self._fast(z, past, actions)
+        if torch.is_grad_enabled() and actions.requires_grad:
+            return rollout_reference(self.predictor, z, past, actions)
+        with torch.inference_mode():
+            return self._fast(z, past, actions)
 
     @torch.inference_mode()
     def rollout_reference(self, context: Context, actions: Tensor) -> Tensor:

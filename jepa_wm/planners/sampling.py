@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
-from jepa_wm.control.interfaces import Bounds, CostFn, Plan, PlanTrace
+from jepa_wm.control.interfaces import Bounds, CostFn, Plan, PlanTrace, Scored
 from jepa_wm.planners.constraints import Constraint, Named, allowed, misfits, named, starting
 from jepa_wm.planners.rounds import better, blend, clamp, join, score
 from jepa_wm.planners.settings import (
@@ -162,8 +162,9 @@ class SamplingPlanner(ABC):
 
         Args:
             cost: Scores candidates, float32 [B,S,H,A] -> [B,S]; called once more with S = 1 for
-                ``mean``.
-            start: Where to search, actions and std [B,H,A].
+                the last mean.
+            start: Where to search, actions and std [B,H,A]; its candidates [B,K,H,A] take the
+                place of draws in the first round.
             bounds: Solver-space box (low [A], high [A]); used only with ``clip``.
             generators: One CPU generator a row.
 
@@ -179,25 +180,26 @@ class SamplingPlanner(ABC):
         momentum, floor = (self._per_dim(name, A, device) for name in ("momentum", "min_std"))
         follows = self.momentum_std is None
         momenta = (momentum, momentum if follows else self._per_dim("momentum_std", A, device))
-        mean = clamp(starting(start.actions.float(), named(self.constraints)), box)
-        plan = Plan(mean, start.std.float(), start.cost)
+        first = clamp(starting(start.actions.float(), named(self.constraints)), box)
+        plan = Plan(first, start.std.float(), start.cost)
         best = Plan(plan.actions, plan.std, torch.full_like(plan.cost, torch.inf))
-        traces = []
+        traces, tried = [], start.candidates
         for _ in range(self.iterations):
-            samples = self._sample(plan, box, generators)  # [B,S,H,A]
+            samples = self._sample(plan, box, generators, tried)  # [B,S,H,A]
+            tried = None
             costs = score(cost, samples)  # [B,S]
             best = better(best, samples, costs)
             fit = self.update(plan, samples, costs)
             plan = blend(plan, fit, momenta, floor)
             traces.append(plan.trace)
         trace = join(traces)
-        if self.returns == "best":
-            actions, final = best.actions, best.cost
-        else:
-            actions = clamp(plan.actions, box)  # an average may round past a side
-            final = score(cost, actions[:, None])[:, 0]
+        actions = clamp(plan.actions, box)  # an average may round past a side
+        mean = Scored(actions, score(cost, actions[:, None])[:, 0])
+        best_seen = Scored(best.actions, best.cost)
+        chosen = best_seen if self.returns == "best" else mean
         failed = ~trace.best.isfinite().all(0)  # [B]
-        return Plan(actions, plan.std, final.masked_fill(failed, torch.inf), trace)
+        final = chosen.cost.masked_fill(failed, torch.inf)
+        return Plan(chosen.actions, plan.std, final, trace, mean=mean, best=best_seen)
 
     def fit(self, samples: Tensor, weights: Tensor, costs: Tensor) -> Plan:
         """Return the weighted moments of candidates as a proposal.
@@ -250,10 +252,18 @@ class SamplingPlanner(ABC):
         return (low, high) if self.clip else None
 
     def _sample(
-        self, plan: Plan, box: Bounds | None, generators: Sequence[torch.Generator]
+        self,
+        plan: Plan,
+        box: Bounds | None,
+        generators: Sequence[torch.Generator],
+        tried: Tensor | None = None,
     ) -> Tensor:
+        """Draw candidates [B,S,H,A]; plans to be tried [B,K,H,A] stand in for the first of them."""
         noise = self._noise(plan.actions, generators).to(plan.actions.device, non_blocking=True)
         samples = noise * plan.std[:, None] + plan.actions[:, None]
+        if tried is not None:
+            at = int(self.include_mean)
+            samples[:, at : at + tried.shape[1]] = tried[:, : self.num_samples - at]
         if self.include_mean:
             samples[:, 0] = plan.actions
         return clamp(allowed(samples, named(self.constraints)), box)

@@ -440,3 +440,31 @@ def test_decisions_say_who_when_and_how_long():
     assert all(len(d.plan.cost) == len(d.rows) for d in mpc.decisions)
     mpc.reset(positions(1, 1), [0])
     assert not mpc.decisions
+
+
+def test_a_proposal_suggests_plans_every_solve_tries_first():
+    """A policy that knows the way: the planner has only to take it."""
+    seen = []
+
+    def straight(context, goal_z):
+        seen.append((context.z.clone(), goal_z.clone()))
+        move = (goal_z - context.z[:, -1]) / (2 * SPEED)  # both actions of the first block
+        return move.repeat(1, 2)[:, None, None]  # [B,1,1,A]
+
+    wide = ActionCodec(block=2, mean=[0, 0], std=[1, 1], low=[-20, -20], high=[20, 20])
+    few = small_cem(num_samples=4, num_elites=1, iterations=1, returns="best")
+    mpc = make(codec=wide, planner=few, proposal=straight)
+    begin, goals = positions(0, 2), positions(1, 2)
+    mpc.reset(goals, [0, 1])
+    action = mpc.act(begin)
+    np.testing.assert_allclose(action, (goals - begin) / (2 * SPEED), atol=1e-5)
+    assert mpc.last_plan.cost.max() < 1e-9
+    assert torch.equal(seen[0][1], torch.from_numpy(goals))
+    assert mpc.decisions[0].evaluations == 4 + 1  # the candidates, and the mean once more
+
+
+def test_a_proposal_of_another_shape_is_refused():
+    mpc = make(proposal=lambda context, goal_z: torch.zeros(1, 1, 9, 4))
+    mpc.reset(positions(0, 1), [0])
+    with pytest.raises(ValueError, match=r"plans \[1,K,<=4,4\], got \[1, 1, 9, 4\]"):
+        mpc.act(positions(1, 1))

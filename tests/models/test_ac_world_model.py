@@ -151,3 +151,16 @@ def test_kept_frames_take_their_keys_and_values_alone(world):
     c = world.predictor.config
     step = 4 * 2 * c.n_layer * 18 * c.embed_dim
     assert world.candidate_bytes(6) - world.candidate_bytes(5) >= step
+
+
+def test_the_gradient_of_a_rollout_is_its_slope(world):
+    torch.manual_seed(0)
+    start, plans = context(2, 2), candidates(2, 3, 2)
+    wanted, along = plans.clone().requires_grad_(), torch.randn_like(plans)
+    z = world.rollout(start, wanted)
+    torch.testing.assert_close(z.detach(), world.rollout(start, plans), atol=2e-5, rtol=1e-5)
+    weights = torch.randn_like(z)
+    (gradient,) = torch.autograd.grad((weights * z).sum(), wanted)
+    ends = [world.rollout(start, plans + sign * 1e-3 * along) for sign in (1, -1)]
+    slope = (weights * (ends[0] - ends[1])).double().sum() / 2e-3
+    assert (gradient * along).double().sum().item() == pytest.approx(slope.item(), rel=5e-2)

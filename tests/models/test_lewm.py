@@ -104,6 +104,21 @@ def test_chunks_join_seamlessly(world, T):
 
 
 @pytest.mark.parametrize("T", [1, 2, 3])
+def test_the_gradient_of_a_rollout_is_its_slope(world, T):
+    torch.manual_seed(T)
+    start, plans = context(T), torch.randn(2, 3, 4, world.action_dim)
+    along = torch.randn_like(plans)
+    wanted = plans.clone().requires_grad_()
+    z = world.rollout(start, wanted)
+    assert difference(z.detach(), world.rollout(start, plans)) < 1e-5
+    weights = torch.randn_like(z)
+    (gradient,) = torch.autograd.grad((weights * z).sum(), wanted)
+    ends = [world.rollout(start, plans + sign * 2e-3 * along) for sign in (1, -1)]
+    slope = (weights * (ends[0] - ends[1])).double().sum() / 4e-3
+    assert (gradient * along).double().sum().item() == pytest.approx(slope.item(), rel=2e-2)
+
+
+@pytest.mark.parametrize("T", [1, 2, 3])
 def test_a_row_does_not_see_the_batch(world, T):
     start, plans = context(T, B=3), torch.randn(3, 40, 5, 4)
     together = world.rollout(start, plans)
