@@ -7,15 +7,16 @@ plan depends neither on the rows beside it nor on the device. Nothing in the loo
 device.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from jepa_wm.control.interfaces import Bounds, CostFn, Plan, PlanTrace, Scored
-from jepa_wm.planners.constraints import Constraint, Named, allowed, misfits, named, starting
+from jepa_wm.planners.base import ContinuousPlanner, PerDim
+from jepa_wm.planners.constraints import named, starting
 from jepa_wm.planners.rounds import better, blend, clamp, join, score
 from jepa_wm.planners.settings import (
     choice_faults,
@@ -25,27 +26,18 @@ from jepa_wm.planners.settings import (
     range_faults,
 )
 
-PerDim = float | Sequence[float]
-"""A setting for all solver dimensions, or one number per dimension [A]."""
-
 
 @dataclass(frozen=True, kw_only=True)
-class SamplingPlanner(ABC):
+class SamplingPlanner(ContinuousPlanner):
     """Diagonal-Gaussian search over [H,A]; subclasses say how the candidates refit the proposal.
 
     Attributes:
-        horizon: Blocks in a cold start, H.
         num_samples: Candidates per iteration, S.
         iterations: Rounds of draw, score, refit.
-        init_std: Standard deviation of a cold start, solver units; a number or [A]. 0 pins a
-            dimension.
-        min_std: Floor of the standard deviation after a refit, likewise; pinned dimensions stay
-            pinned.
+        min_std: Floor of the standard deviation after a refit, solver units, a number or [A];
+            pinned dimensions stay pinned.
         momentum: new = momentum * old + (1 - momentum) * fit, in [0, 1); a number or [A].
         momentum_std: The same for std; None takes ``momentum``.
-        constraints: What candidates may be beside the bounds, by name, applied in order before
-            them; see ``jepa_wm.planners.constraints``.
-        clip: Clip candidates (and a warm start's mean) to the bounds; False ignores them.
         include_mean: Let candidate 0 be the current mean.
         returns: ``mean`` gives the last mean, scored once more on its own; ``best`` the best
             candidate seen.
@@ -55,42 +47,28 @@ class SamplingPlanner(ABC):
         ValueError: a setting is impossible; all faults at once, by name.
     """
 
-    horizon: int
     num_samples: int
     iterations: int
-    init_std: PerDim
     min_std: PerDim
     momentum: PerDim
     momentum_std: PerDim | None
-    constraints: Mapping[str, Constraint] | Named
-    clip: bool
     include_mean: bool
     returns: str
     std_estimator: str
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "constraints", named(self.constraints))
-        for name in ("init_std", "min_std", "momentum", "momentum_std"):
-            value = getattr(self, name)
-            if isinstance(value, Sequence) and not isinstance(value, str):  # hashable, and plain
-                object.__setattr__(self, name, tuple(value))
-        faults = self.faults()
-        if faults:
-            raise ValueError(f"{type(self).__name__}: " + "; ".join(faults))
-
     def faults(self) -> list[str]:
         """Name every impossible setting; a subclass may add its own."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        counts = ("horizon", "num_samples", "iterations", "num_elites")
+        values = self._values()
         words = {"returns": ("mean", "best"), "std_estimator": ("unbiased", "population")}
-        tops = {"init_std": torch.inf, "min_std": torch.inf, "momentum": 1.0}
+        tops = {"min_std": torch.inf, "momentum": 1.0}
         if self.momentum_std is not None:
             tops["momentum_std"] = 1.0
         return [
-            *count_faults(values, counts),
+            *super().faults(),
+            *count_faults(values, ("num_samples", "iterations", "num_elites")),
             *elite_faults(values),
             *range_faults(values, tops),
-            *flag_faults(values, ("clip", "include_mean", "normalise", "adapt_std")),
+            *flag_faults(values, ("include_mean", "normalise", "adapt_std")),
             *choice_faults(values, words),
         ]
 
@@ -105,51 +83,6 @@ class SamplingPlanner(ABC):
             samples: Candidates, [B,S,H,A].
             costs: Their costs, float32 [B,S]; infinite where they were not finite.
         """
-
-    def start(
-        self, batch: int, action_dim: int, device: torch.device, actions: object = None
-    ) -> Plan:
-        """Make a start for ``batch`` problems: zero or given actions, and the initial spread.
-
-        Args:
-            batch: Number of problems, B.
-            action_dim: Solver action size, A.
-            device: Where to plan.
-            actions: A warm start, [B,h,A] with h <= horizon: a tensor of any dtype and device,
-                numpy or lists.
-
-        Raises:
-            ValueError: ``actions`` or a per-dimension setting has another shape, or a constraint is
-                on a dimension that is not there.
-        """
-        faults = misfits(named(self.constraints), action_dim)
-        if faults:
-            raise ValueError("; ".join(faults))
-        mean = torch.zeros(batch, self.horizon, action_dim, device=device)
-        if actions is not None:
-            given = torch.as_tensor(actions).to(device, torch.float32)
-            if (
-                given.ndim != 3
-                or given.shape[::2] != (batch, action_dim)
-                or given.shape[1] > self.horizon
-            ):
-                raise ValueError(
-                    f"warm start must be [{batch}, <={self.horizon}, {action_dim}], "
-                    f"got {list(given.shape)}"
-                )
-            mean[:, : given.shape[1]] = given
-        std = self._per_dim("init_std", action_dim, device).expand_as(mean).clone()
-        return Plan(mean, std, torch.full((batch,), torch.inf, device=device))
-
-    def shift(self, plan: Plan, n: int) -> Plan:
-        """Make the next start: drop ``n`` executed blocks, pad with zeros, spread anew.
-
-        A row whose cost is infinite (its solve met costs that were not finite) starts cold.
-        """
-        B, _, A = plan.actions.shape
-        kept = plan.actions[:, n : n + self.horizon]
-        kept = torch.where(plan.cost.isfinite()[:, None, None], kept, torch.zeros_like(kept))
-        return self.start(B, A, plan.actions.device, kept)
 
     @torch.inference_mode()
     def plan(
@@ -227,30 +160,6 @@ class SamplingPlanner(ABC):
         )
         return Plan(mean, spread, average, trace)
 
-    def _per_dim(self, name: str, action_dim: int, device: torch.device) -> Tensor:
-        pin = device.type == "cuda"  # a pinned copy does not make the host wait
-        values = torch.tensor(getattr(self, name), dtype=torch.float32, pin_memory=pin)
-        if values.ndim and len(values) != action_dim:
-            raise ValueError(f"{name} has {len(values)} numbers, the solver action {action_dim}")
-        return values.to(device, non_blocking=True)
-
-    def _box(
-        self, start: Plan, bounds: Bounds, generators: Sequence[torch.Generator]
-    ) -> Bounds | None:
-        B, _, A = start.actions.shape
-        if start.std.shape != start.actions.shape or start.cost.shape != (B,):
-            raise ValueError(
-                f"start needs actions and std [B,H,A] and cost [B], got {start.std.shape}"
-            )
-        if len(generators) != B:
-            raise ValueError(f"{B} problems need {B} generators, got {len(generators)}")
-        if any(len(end) != A for end in bounds):
-            raise ValueError(
-                f"bounds must be two [{A}] tensors, got {[len(end) for end in bounds]}"
-            )
-        low, high = (end.to(start.actions.device, torch.float32) for end in bounds)
-        return (low, high) if self.clip else None
-
     def _sample(
         self,
         plan: Plan,
@@ -266,7 +175,7 @@ class SamplingPlanner(ABC):
             samples[:, at : at + tried.shape[1]] = tried[:, : self.num_samples - at]
         if self.include_mean:
             samples[:, 0] = plan.actions
-        return clamp(allowed(samples, named(self.constraints)), box)
+        return self._allowed(samples, box)
 
     def _noise(self, mean: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
         """Draw standard normal noise [B,S,H,A] on the CPU for a mean [B,H,A], row by row."""
