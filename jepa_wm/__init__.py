@@ -21,6 +21,7 @@ def load(
     path: Path | str,
     device: "torch.device | str" = "cpu",
     dtype: "torch.dtype | str" = "float32",
+    weights: str = "expanded",
 ) -> "Model":
     """Load a bundle as a model that embeds, encodes, predicts and classifies.
 
@@ -30,10 +31,12 @@ def load(
         device: ``cpu``, ``cuda``, ``cuda:N``, ``auto`` or a torch device.
         dtype: Of the matrices: ``float32``, ``bfloat16``, ``float16``, ``auto`` or a torch dtype;
             results are float32.
+        weights: ``expanded``, or ``quantised``: matrices stay in memory as they are in the file.
 
     Raises:
         BundleError: there is no such bundle, it is broken, or its family is not implemented.
-        ConfigError: the device is absent, the dtype unknown, or the hub has no such file.
+        ConfigError: the device is absent, the dtype or the kind of weights unknown, or the hub has
+            no such file.
     """
     from jepa_wm.bundle.reader import find_bundle
     from jepa_wm.models import load as load_model
@@ -41,4 +44,4 @@ def load(
 
     where = resolve_device(str(device))
     kind = resolve_dtype(str(dtype).removeprefix("torch."), where)
-    return load_model(find_bundle(path), where, kind)
+    return load_model(find_bundle(path), where, kind, weights)

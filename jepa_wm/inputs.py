@@ -9,7 +9,7 @@ from jepa_wm.bundle.faults import printable
 from jepa_wm.bundle.reader import Bundle, find_bundle
 from jepa_wm.errors import ConfigError
 from jepa_wm.media import samples
-from jepa_wm.models import Model, load
+from jepa_wm.models import WEIGHTS, Model, load
 from jepa_wm.models.model import Frames
 from jepa_wm.runtime import resolve_device, resolve_dtype
 
@@ -56,6 +56,11 @@ def add_options(parser: ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
     parser.add_argument("--dtype", default="float32", help="float32, bfloat16, float16 or auto")
+    parser.add_argument(
+        "--weights", default=WEIGHTS[0], choices=WEIGHTS,
+        help="make floats of quantised matrices once, or in every call that uses them: the same "
+        "numbers, less memory, slower",
+    )  # fmt: skip
 
 
 def open_model(options: Namespace) -> tuple[Bundle, Model]:
@@ -67,7 +72,8 @@ def open_model(options: Namespace) -> tuple[Bundle, Model]:
     """
     device = resolve_device(options.device)
     bundle = Bundle.open(find_bundle(options.file))
-    return bundle, load(bundle, device, resolve_dtype(options.dtype, device))
+    dtype = resolve_dtype(options.dtype, device)
+    return bundle, load(bundle, device, dtype, options.weights)
 
 
 def show(options: Namespace, bundle: Bundle, model: Model) -> Shown:

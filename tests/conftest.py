@@ -129,4 +129,4 @@ def tiny(tmp_path):
 @pytest.fixture
 def arm(tiny):
     """Write a tiny V-JEPA 2-AC bundle: ``arm(**{"jepa.x": value})``."""
-    return lambda **changes: tiny("vjepa2", **ARM | changes)
+    return lambda file_type="f32", **changes: tiny("vjepa2", file_type, **ARM | changes)

@@ -7,14 +7,22 @@ import torch
 
 from jepa_wm.bundle.reader import Bundle
 from jepa_wm.control.interfaces import WorldModel
-from jepa_wm.errors import BundleError
+from jepa_wm.errors import BundleError, ConfigError
 from jepa_wm.models import hfvit, ijepa, levjepa, lewm, vjepa, vjepa2, vjepa2_1
 from jepa_wm.models.ac_world_model import ACWorldModel
 from jepa_wm.models.family import Family
 from jepa_wm.models.lewm_world_model import LeWMWorldModel
 from jepa_wm.models.model import Model, load_tensors
 
-__all__ = ["FAMILIES", "WORLD_MODELS", "Model", "empty_model", "load", "load_world_model"]
+__all__ = [
+    "FAMILIES",
+    "WEIGHTS",
+    "WORLD_MODELS",
+    "Model",
+    "empty_model",
+    "load",
+    "load_world_model",
+]
 
 FAMILIES: dict[str, Family] = {
     "ijepa": ijepa.FAMILY,
@@ -25,6 +33,7 @@ FAMILIES: dict[str, Family] = {
     "hfvit": hfvit.FAMILY,
     "lewm": lewm.FAMILY,
 }
+WEIGHTS = ("expanded", "quantised")
 # predictors that imagine the next frame, by jepa.pred.kind
 WORLD_MODELS: dict[str, Callable[[Model], WorldModel]] = {
     "lewm": LeWMWorldModel,
@@ -33,7 +42,10 @@ WORLD_MODELS: dict[str, Callable[[Model], WorldModel]] = {
 
 
 def load(
-    source: Path | str | Bundle, device: torch.device, dtype: torch.dtype = torch.float32
+    source: Path | str | Bundle,
+    device: torch.device,
+    dtype: torch.dtype = torch.float32,
+    weights: str = "expanded",
 ) -> Model:
     """Load a bundle as a model.
 
@@ -41,13 +53,19 @@ def load(
         source: Path of a GGUF file, or an open bundle.
         device: Where the weights go.
         dtype: Dtype of the matrices; norms, tokens and position tables are always float32.
+        weights: ``expanded`` makes floats of all weights once; ``quantised`` keeps matrices of
+            block types (q8_0, q4_k, ...) as they are stored and makes floats of one in every call
+            that uses it: the same numbers, in a fraction of the memory, slower.
 
     Raises:
         BundleError: the file is broken, or asks for something its family does not have.
+        ConfigError: ``weights`` is neither.
     """
+    if weights not in WEIGHTS:
+        raise ConfigError(f"weights={weights!r} is unknown; use {' or '.join(WEIGHTS)}")
     bundle = source if isinstance(source, Bundle) else Bundle.open(source)
     model = empty_model(bundle)
-    load_tensors(model, bundle, device, dtype)
+    load_tensors(model, bundle, device, dtype, weights == "quantised")
     model.prepare(dtype)
     return model
 
@@ -63,7 +81,10 @@ def empty_model(bundle: Bundle) -> Model:
 
 
 def load_world_model(
-    source: Path | str | Bundle, device: torch.device, dtype: torch.dtype = torch.float32
+    source: Path | str | Bundle,
+    device: torch.device,
+    dtype: torch.dtype = torch.float32,
+    weights: str = "expanded",
 ) -> WorldModel:
     """Load a bundle as a world model that can be planned with.
 
@@ -71,6 +92,7 @@ def load_world_model(
         source: Path of a GGUF file, or an open bundle.
         device: Where the weights go.
         dtype: Dtype of the matrices; latents are always float32.
+        weights: As ``load``.
 
     Raises:
         BundleError: as ``load``, or the bundle has no predictor of the future.
@@ -85,7 +107,7 @@ def load_world_model(
         )
         known = ", ".join(WORLD_MODELS)
         raise BundleError(f"{bundle.path} is not a world model: {why} (needed: {known})")
-    model = load(bundle, device, dtype)
+    model = load(bundle, device, dtype, weights)
     try:
         return WORLD_MODELS[kind](model)
     except ValueError as error:

@@ -176,7 +176,7 @@ class ACWorldModel:
             frames: Context frames.
         """
         c = self.predictor.config
-        width = self.predictor.embed.weight.element_size()
+        width = self.predictor.embed.dtype.itemsize
         rows, whole = N_COND + self.grid[0] * self.grid[1], 4  # bytes of float32
         token, seen = c.embed_dim * width, frames + horizon - 1
         kept = 2 * c.n_layer * (horizon - 1) * token
@@ -236,7 +236,7 @@ class ACWorldModel:
 
     def _room(self, batch: int, frames: int, device: torch.device) -> Tensor:
         """Make room for keys and values of ``frames`` frames of ``batch`` candidates."""
-        c, dtype = self.predictor.config, self.predictor.embed.weight.dtype
+        c, dtype = self.predictor.config, self.predictor.embed.dtype
         rows = frames * (N_COND + self.grid[0] * self.grid[1])
         shape = (c.n_layer, 2, batch, c.n_head, rows, c.embed_dim // c.n_head)
         return torch.empty(shape, dtype=dtype, device=device)

@@ -31,6 +31,11 @@ class Linear(nn.Linear):
     packed: PackedLinear | None = None
     packed_version: int = -1
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """Dtype of the products."""
+        return self.weight.dtype
+
     def pack(self, reorder: bool = True) -> None:
         """Prepare for inference where this PyTorch can (``packed``)."""
         if has_packed_kernels(self.weight.device, self.weight.dtype):
@@ -47,7 +52,7 @@ class Linear(nn.Linear):
 
     def forward(self, x: Tensor, act: str = "none") -> Tensor:
         """Map [..,in] to [..,out] and through an activation (``packed.ACTIVATIONS``)."""
-        dtype = self.weight.dtype
+        dtype = self.dtype
         x = x if dtype == torch.float32 else x.to(dtype)
         packed = self.packed
         if (
@@ -72,7 +77,7 @@ def prepare_linears(module: nn.Module, dtype: torch.dtype) -> None:
     linears = [part for part in module.modules() if isinstance(part, Linear)]
     for part in linears:
         part.to(dtype)
-    size = sum(part.weight.numel() * part.weight.element_size() for part in linears)
+    size = sum(p.numel() * p.element_size() for part in linears for p in part.parameters())
     for part in linears:
         part.pack(reorder=size <= PACKED_BYTES)
 

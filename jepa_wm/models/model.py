@@ -8,11 +8,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from jepa_wm.bundle.groups import split_groups
 from jepa_wm.bundle.reader import Bundle
+from jepa_wm.errors import BundleError
 from jepa_wm.models.heads import AttentivePool, LinearClassifier, build_head
 from jepa_wm.models.layers import Linear, prepare_linears
 from jepa_wm.models.masked import MaskedPredictor, Prediction
 from jepa_wm.models.preprocess import Preprocess
+from jepa_wm.models.quantised import QuantisedLinear, are_finite, can_join
 from jepa_wm.models.vit import EncoderConfig, ViT, checked_ids, gather_rows
 
 Frames = Tensor | NDArray[np.generic] | Sequence[Tensor | NDArray[np.generic]]
@@ -218,7 +221,11 @@ def build_encoder(bundle: Bundle, pred: nn.Module | None = None, still_frames: i
 
 
 def load_tensors(
-    model: nn.Module, bundle: Bundle, device: torch.device, dtype: torch.dtype
+    model: nn.Module,
+    bundle: Bundle,
+    device: torch.device,
+    dtype: torch.dtype,
+    quantised: bool = False,
 ) -> None:
     """Fill every parameter of ``model`` from the bundle's tensor of the same name, one at a time.
 
@@ -226,14 +233,21 @@ def load_tensors(
     them there is never more than one tensor in float32 (and no memory in pieces). Matrices of
     linear layers take ``dtype``, all else stays float32. Separate q, k and v
     (``jepa.enc.qkv_fused`` false) are stacked. The bundle was checked when it was opened, so a name
-    that does not fit here is a fault of ours.
+    that does not fit here is a fault of ours. With ``quantised`` the matrices of block types stay
+    as they are stored (``QuantisedLinear``).
     """
+    if quantised:
+        keep_quantised(model, bundle, device, dtype)
     for module in model.modules():
         kind = dtype if isinstance(module, Linear) else torch.float32
         for name, empty in list(module.named_parameters(recurse=False)):
-            weight = torch.empty(empty.shape, dtype=kind, device=device)
-            setattr(module, name, nn.Parameter(weight, requires_grad=False))
+            if empty.is_meta:
+                weight = torch.empty(empty.shape, dtype=kind, device=device)
+                setattr(module, name, nn.Parameter(weight, requires_grad=False))
+    kept = {name for name, part in model.named_modules() if isinstance(part, QuantisedLinear)}
     for name, weight in model.named_parameters():
+        if name.rpartition(".")[0] in kept:  # has its bias
+            continue
         tensor = _tensor(bundle, name)
         if tensor.shape != weight.shape:  # copying would broadcast
             raise ValueError(f"{name}: {list(tensor.shape)} for {list(weight.shape)}")
@@ -241,11 +255,41 @@ def load_tensors(
     model.eval()
 
 
+def keep_quantised(
+    model: nn.Module, bundle: Bundle, device: torch.device, dtype: torch.dtype
+) -> None:
+    """Put a ``QuantisedLinear`` in the place of every linear layer stored in a block type.
+
+    Raises:
+        BundleError: a matrix holds infinite values.
+    """
+    for name, module in list(model.named_modules()):
+        if not isinstance(module, Linear):
+            continue
+        stored = _stored_names(bundle, f"{name}.weight")
+        parts = [split_groups(bundle.encoded(one)) for one in stored]
+        if not can_join(parts):
+            continue
+        groups = [part for part in parts if part is not None]
+        wrong = [one for one, part in zip(stored, groups, strict=True) if not are_finite(part)]
+        if wrong:
+            raise BundleError(f"{bundle.path}: tensor {wrong[0]} holds NaN or infinite values")
+        bias = None if module.bias is None else _tensor(bundle, f"{name}.bias")
+        parent, _, child = name.rpartition(".")
+        linear = QuantisedLinear(groups, bias, dtype, device)
+        setattr(model.get_submodule(parent), child, linear)
+
+
 def _tensor(bundle: Bundle, name: str) -> Tensor:
+    parts = [bundle.tensor(one) for one in _stored_names(bundle, name)]
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _stored_names(bundle: Bundle, name: str) -> list[str]:
+    """Return the name of a parameter in the file: its own, or those of q, k and v."""
     if ".attn_qkv." in name and not bundle.has(name):
-        parts = [bundle.tensor(name.replace(".attn_qkv.", f".attn_{part}.")) for part in "qkv"]
-        return torch.cat(parts)
-    return bundle.tensor(name)
+        return [name.replace(".attn_qkv.", f".attn_{part}.") for part in "qkv"]
+    return [name]
 
 
 def hidden_sizes(bundle: Bundle, names: Mapping[str, str]) -> dict[str, Any]:

@@ -61,9 +61,17 @@ class PackedLinear:
 
     def __call__(self, x: Tensor, act: str | None = None) -> Tensor:
         """Map float [..,in] in the layer's dtype to [..,out], with another activation if given."""
-        name, algorithm, function = ACTIVATIONS[self.act if act is None else act]
-        if self.is_packed:
-            return torch.ops.mkldnn._linear_pointwise(
-                x, self.weight, self.bias, name, [], algorithm
-            )
-        return function(F.linear(x, self.weight, self.bias))
+        act = self.act if act is None else act
+        return _linear(x, self.weight, self.bias, act, self.is_packed)
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None, act: str) -> Tensor:
+    """Return act(W x + b) of float [..,in] once, without a layer: all of one dtype."""
+    return _linear(x, weight, bias, act, has_packed_kernels(weight.device, weight.dtype))
+
+
+def _linear(x: Tensor, weight: Tensor, bias: Tensor | None, act: str, is_packed: bool) -> Tensor:
+    name, algorithm, function = ACTIVATIONS[act]
+    if is_packed:
+        return torch.ops.mkldnn._linear_pointwise(x, weight, bias, name, [], algorithm)
+    return function(F.linear(x, weight, bias))
