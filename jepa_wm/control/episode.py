@@ -16,7 +16,7 @@ import numpy as np
 
 from jepa_wm.errors import ConfigError
 
-_SCALARS = ("id", "seed", "success", "presolved", "config")
+_SCALARS: tuple[str, ...] = ("id", "seed", "success", "presolved", "config", "timing")
 _ARRAYS = ("actions", "rewards", "seconds", "goal", "frames", "states")
 _GROUPS = ("metrics", "plans")
 
@@ -111,6 +111,8 @@ class Episode:
             ``elite_mean``, ``spread``, ``effective_samples`` [D,I]; ``actions`` [D,H,A], NaN past
             the horizon; ``mean_cost`` and ``mean_actions``, ``best_cost`` and ``best_actions``
             likewise, where the planner tells. Empty for agents that do not plan.
+        timing: Wall seconds of ``environment`` (resets and steps) and ``render``, a batch's shared
+            equally by the rows that were in it.
         config: The rules, and whatever the caller adds; plain JSON values.
     """
 
@@ -126,6 +128,7 @@ class Episode:
     states: np.ndarray | None = None
     seconds: np.ndarray = field(default_factory=lambda: np.zeros(0))
     plans: Mapping[str, np.ndarray] = field(default_factory=dict)
+    timing: Mapping[str, float] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
 
     @property

@@ -6,6 +6,7 @@ looks at them or the episode is filmed, and only of the rows that still run: ren
 more than physics.
 """
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -132,7 +133,10 @@ class _Lockstep:
         self.envs, self.agent, self.tasks, self.rules = envs, agent, tasks, rules
         self._space = _action_space(envs)
         self.padded = [*tasks, *[tasks[0]] * (envs.num_envs - len(tasks))]
+        self.seconds = {name: np.zeros(len(tasks)) for name in ("environment", "render")}
+        began = time.perf_counter()
         self.observations, infos = self._reset()
+        self._took("environment", began, np.arange(len(tasks)))
         self.logs = [_Log(task, info, rules) for task, info in zip(tasks, infos, strict=False)]
         self.active = np.array([not log.presolved for log in self.logs])
         self.step = 0
@@ -151,7 +155,9 @@ class _Lockstep:
             if self.rules.proprio is not None:
                 proprio = self._see(self.rules.proprio, rows)
         actions = self._checked(self.agent.act(frames, proprio, self.active.copy()), rows)
+        began = time.perf_counter()
         self.observations, rewards, terminated, truncated, infos = self.envs.step(actions)
+        self._took("environment", began, rows)
         ended = terminated | truncated
         for row in rows.tolist():
             log = self.logs[row]
@@ -165,7 +171,7 @@ class _Lockstep:
     def episodes(self) -> Iterator[Episode]:
         """The batch's records, in task order."""
         plans_of = plans_by_row(self.agent.decisions, len(self.tasks))
-        for log, plans in zip(self.logs, plans_of, strict=True):
+        for row, (log, plans) in enumerate(zip(self.logs, plans_of, strict=True)):
             task, size = log.task, self._space.shape[0]
             states = None
             if self.rules.states is not None:
@@ -183,6 +189,7 @@ class _Lockstep:
                 states=states,
                 seconds=plans["encode_seconds"] + plans["plan_seconds"] if plans else np.zeros(0),
                 plans=plans,
+                timing={name: float(spent[row]) for name, spent in self.seconds.items()},
                 config=self.rules.describe(),
             )
 
@@ -216,7 +223,7 @@ class _Lockstep:
     def _see(self, source: str, rows: np.ndarray) -> np.ndarray:
         """What ``rows`` show of ``source`` now, [n,...] with zeros elsewhere."""
         if source == "render":
-            views = _render(self.envs, rows)
+            views = self._render(rows)
         elif source == "observation" and not isinstance(self.observations, dict):
             views = [np.asarray(self.observations[row]) for row in rows]
         elif isinstance(self.observations, dict) and source in self.observations:
@@ -231,8 +238,19 @@ class _Lockstep:
 
     def _film(self, rows: np.ndarray) -> None:
         wanted = np.array([row for row in rows if self.tasks[row].id in self.rules.film], dtype=int)
-        for row, frame in zip(wanted, _render(self.envs, wanted), strict=True):
+        for row, frame in zip(wanted, self._render(wanted), strict=True):
             self.logs[row].frames.append(frame)
+
+    def _render(self, rows: np.ndarray) -> list[np.ndarray]:
+        began = time.perf_counter()
+        frames = _render(self.envs, rows)
+        self._took("render", began, rows)
+        return frames
+
+    def _took(self, what: str, began: float, rows: np.ndarray) -> None:
+        """Share the wall seconds since ``began`` among the rows they were spent on."""
+        if len(rows):
+            self.seconds[what][rows] += (time.perf_counter() - began) / len(rows)
 
 
 def _render(envs: Envs, rows: np.ndarray) -> list[np.ndarray]:

@@ -4,6 +4,7 @@ import functools
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import gymnasium
@@ -380,6 +381,26 @@ def test_the_plans_of_a_row_are_its_own_decisions():
     assert long.seconds.shape == (6,) and (long.seconds > 0).all()
 
 
+def test_the_seconds_of_steps_and_pictures_go_to_the_rows_they_were_for():
+    class Slow(PointEnv):
+        def step(self, action):
+            time.sleep(0.01)
+            return super().step(action)
+
+        def render(self):
+            time.sleep(0.01)
+            return super().render()
+
+    todo = tasks(2, far=9.0)
+    short = Task(id=2, seed=9, options={"state": (0.0, 0.0), "goal": (0.0, 0.0)}, goal=todo[0].goal)
+    episodes = run(NoOpPolicy(*BOX), [*todo, short], 3, make=Slow, film={1})
+    steps = [episode.timing["environment"] for episode in episodes]
+    renders = [episode.timing["render"] for episode in episodes]
+    assert sum(steps) > 0.36  # 12 lock steps of 3 environments, 10 ms each
+    assert min(steps[:2]) > 0.17 and steps[2] < 0.1  # one that is not run costs a reset
+    assert renders[0] == renders[2] == 0 and 0.13 < renders[1] < sum(steps)
+
+
 def test_an_episode_survives_the_disk(tmp_path):
     (episode,) = run(agent(), tasks(1), 1, film={0})
     path = save_episode(episode, tmp_path / "new")
@@ -389,6 +410,7 @@ def test_an_episode_survives_the_disk(tmp_path):
     for name in ("frames", "goal", "seconds"):
         assert np.array_equal(getattr(episode, name), getattr(again, name))
     assert again.config == episode.config
+    assert again.timing == episode.timing and again.timing["environment"] > 0
     assert json.loads(path.with_suffix(".json").read_text())["seed"] == 100
     with np.load(path, allow_pickle=False) as stored:
         assert set(stored.files) >= {"actions", "metrics/distance", "plans/best"}
