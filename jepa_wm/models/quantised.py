@@ -54,7 +54,8 @@ class QuantisedLinear(Linear):
                 joined = joined.view(np.int16) if joined.dtype == np.float16 else joined
                 values = torch.from_numpy(joined).to(device)
             self.register_buffer(name, values)
-        self.bias = None if bias is None else nn.Parameter(bias.to(device, dtype), False)
+        kept = None if bias is None else nn.Parameter(bias.to(device, dtype), False)
+        self.register_parameter("bias", kept)
         self.out_features = len(self.codes)
         self.in_features = self.codes[0].numel() * (2 if self.is_packed else 1)
 
