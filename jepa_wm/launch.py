@@ -6,7 +6,7 @@ Leaves call ``launch``; whatever a user gets wrong ends in one line on stderr an
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from importlib import resources
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import hydra
 from hydra.errors import HydraException, InstantiationException
 from hydra.utils import instantiate
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from jepa_wm.errors import ConfigError
@@ -38,7 +38,16 @@ def _one_line(error: BaseException) -> str:
     return text.strip().rstrip(".")
 
 
-def _did_you_mean(error: BaseException, config_name: str) -> str:
+def _refusal(
+    error: BaseException, config_name: str, words: Sequence[str], also: Sequence[str] = ()
+) -> ConfigError:
+    """Say in one line what is wrong with the words of a command line, and what may help."""
+    special = any("=" in word.partition("=")[2] for word in words)
+    hint = _QUOTING if special else _did_you_mean(error, config_name, also)
+    return ConfigError(_one_line(error) + hint)
+
+
+def _did_you_mean(error: BaseException, config_name: str, also: Sequence[str] = ()) -> str:
     """Suggest option names for a misspelt override, or nothing."""
     named = re.search(r"Could not override '([^']+)'|Key '([^']+)' is not in struct", str(error))
     if named is None:
@@ -46,7 +55,7 @@ def _did_you_mean(error: BaseException, config_name: str) -> str:
     text = (resources.files("jepa_wm.conf") / f"{config_name}.yaml").read_text()
     options = [str(key) for key in OmegaConf.create(text)]
     wrong = (named[1] or named[2]).split(".")[0]
-    close = get_close_matches(wrong, [*options, "env", "planner", "objective"], n=1)
+    close = get_close_matches(wrong, [*options, *also, "env", "planner", "objective"], n=1)
     return f"; did you mean {close[0]}?" if close and close[0] != wrong else ""
 
 
@@ -90,6 +99,34 @@ def preset(group: str, name: str) -> Any:
     return build(preset_node(group, name), f"{group}={name}")
 
 
+def compose(
+    config_name: str, overrides: Sequence[str], also: Sequence[str] = ()
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Compose ``conf/<config_name>.yaml`` for a leaf that wants it more than once.
+
+    Args:
+        config_name: File in ``conf/`` without ``.yaml``.
+        overrides: As on a command line, e.g. ``planner=mppi``.
+        also: Names beside the file's own that a misspelt one may have meant.
+
+    Returns:
+        The options as plain Python values, and the name chosen of every group.
+
+    Raises:
+        ConfigError: an override is misspelt or has no such value.
+    """
+    try:
+        with hydra.initialize_config_module("jepa_wm.conf", version_base=None):
+            found = hydra.compose(config_name, list(overrides), return_hydra_config=True)
+        chosen = {k: v for k, v in found.hydra.runtime.choices.items() if "/" not in k}
+        with open_dict(found):
+            del found["hydra"]  # its own values are not all there outside a run
+        plain = OmegaConf.to_container(found, resolve=True)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise _refusal(error, config_name, overrides, also) from error
+    return plain, chosen  # type: ignore[return-value]
+
+
 def launch(main: Callable[[dict[str, Any]], None], config_name: str) -> None:
     """Run ``main`` on the composed options as plain Python values.
 
@@ -108,9 +145,7 @@ def launch(main: Callable[[dict[str, Any]], None], config_name: str) -> None:
             compose(jobs.append)()
             plain = [OmegaConf.to_container(job, resolve=True) for job in jobs]
         except (HydraException, OmegaConfBaseException) as error:
-            special = any("=" in part.partition("=")[2] for part in sys.argv[1:])
-            hint = _QUOTING if special else _did_you_mean(error, config_name)
-            raise ConfigError(_one_line(error) + hint) from error
+            raise _refusal(error, config_name, sys.argv[1:]) from error
         for options in plain:
             main(options)  # type: ignore[arg-type]
 
