@@ -1,5 +1,6 @@
 """The arm planners of conf/planner: equal to the published one, given its own noise."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
@@ -31,10 +32,10 @@ ZONE = torch.tensor([0.0] * 6 + [0.25])
 class Replay(CEM):
     """A CEM whose noise is given, [iterations,S,H,A], and used up in order."""
 
-    noise: list
+    noise: Iterator
 
-    def _noise(self, mean, generators):
-        return self.noise.pop(0)[None]
+    def _noise(self, mean, generators, count):
+        return next(self.noise)[None]
 
 
 class ToyArm:
@@ -70,7 +71,7 @@ def replayed(case, planner, **constraints):
     noise = torch.zeros(rounds, S, H, 7)
     noise[..., [0, 1, 2, 6]] = drawn.transpose(1, 2)
     settings = {field: getattr(planner, field) for field in planner.__dataclass_fields__}
-    settings |= {"horizon": H, "num_samples": S, "iterations": rounds, "noise": list(noise)}
+    settings |= {"horizon": H, "num_samples": S, "iterations": rounds, "noise": iter(noise)}
     settings["constraints"] = dict(planner.constraints) | constraints
     again = Replay(**settings)
     start = again.start(1, 7, CPU)

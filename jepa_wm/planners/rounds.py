@@ -1,12 +1,53 @@
 """The steps of one round of a sampling planner: score, keep the best, blend, pick."""
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
 
 from jepa_wm.control.interfaces import Bounds, CostFn, Plan, PlanTrace
+
+
+@dataclass(frozen=True)
+class Round:
+    """What is drawn in one round.
+
+    Attributes:
+        count: Candidates, S.
+        with_mean: Whether candidate 0 is the mean.
+        tried: Plans that take the place of draws, [B,K,H,A] or None; what is NaN stays drawn.
+    """
+
+    count: int
+    with_mean: bool
+    tried: Tensor | None
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Scored candidates.
+
+    Attributes:
+        samples: Candidates, [B,S,H,A].
+        costs: Their costs, float32 [B,S]; infinite where they were not finite.
+    """
+
+    samples: Tensor
+    costs: Tensor
+
+    def joined(self, kept: "Pool | None") -> "Pool":
+        """Add candidates of earlier rounds, at the costs they had, where this round has a cost."""
+        if kept is None:
+            return self
+        failed = ~self.costs.isfinite().any(1, keepdim=True)  # [B,1]
+        costs = kept.costs.masked_fill(failed, torch.inf)
+        return Pool(torch.cat([self.samples, kept.samples], 1), torch.cat([self.costs, costs], 1))
+
+    def cheapest(self, count: int) -> "Pool":
+        """Keep the candidates of lowest cost, cheapest first."""
+        costs, index = self.costs.topk(count, dim=1, largest=False)  # [B,K]
+        return Pool(take(self.samples, index), costs)
 
 
 def clamp(actions: Tensor, box: Bounds | None) -> Tensor:

@@ -17,7 +17,7 @@ from torch import Tensor
 from jepa_wm.control.interfaces import Bounds, CostFn, Plan, PlanTrace, Scored
 from jepa_wm.planners.base import ContinuousPlanner, PerDim
 from jepa_wm.planners.constraints import named, starting
-from jepa_wm.planners.rounds import better, blend, clamp, join, score
+from jepa_wm.planners.rounds import Pool, Round, better, blend, clamp, join, score
 from jepa_wm.planners.settings import (
     choice_faults,
     count_faults,
@@ -97,12 +97,13 @@ class SamplingPlanner(ContinuousPlanner):
             cost: Scores candidates, float32 [B,S,H,A] -> [B,S]; called once more with S = 1 for
                 the last mean.
             start: Where to search, actions and std [B,H,A]; its candidates [B,K,H,A] take the
-                place of draws in the first round.
+                place of draws in the first round, except where they are NaN.
             bounds: Solver-space box (low [A], high [A]); used only with ``clip``.
             generators: One CPU generator a row.
 
         Returns:
-            The plan, its std and cost, with a trace of [I,B] tensors.
+            The plan, its std and cost, with a trace of [I,B] tensors, and the candidates kept for
+            the next solve.
 
         Raises:
             ValueError: a shape is not as above.
@@ -116,23 +117,25 @@ class SamplingPlanner(ContinuousPlanner):
         first = clamp(starting(start.actions.float(), named(self.constraints)), box)
         plan = Plan(first, start.std.float(), start.cost)
         best = Plan(plan.actions, plan.std, torch.full_like(plan.cost, torch.inf))
-        traces, tried = [], start.candidates
-        for _ in range(self.iterations):
-            samples = self._sample(plan, box, generators, tried)  # [B,S,H,A]
-            tried = None
-            costs = score(cost, samples)  # [B,S]
-            best = better(best, samples, costs)
-            fit = self.update(plan, samples, costs)
+        traces: list[PlanTrace | None] = []
+        kept: Pool | None = None
+        for index in range(self.iterations):
+            samples = self._sample(plan, box, generators, self._round(index, start))  # [B,S,H,A]
+            pool = Pool(samples, score(cost, samples)).joined(kept)
+            best = better(best, pool.samples, pool.costs)
+            fit = self.update(plan, pool.samples, pool.costs)
+            kept = self._keep(pool)
             plan = blend(plan, fit, momenta, floor)
             traces.append(plan.trace)
         trace = join(traces)
         actions = clamp(plan.actions, box)  # an average may round past a side
         mean = Scored(actions, score(cost, actions[:, None])[:, 0])
         best_seen = Scored(best.actions, best.cost)
-        chosen = best_seen if self.returns == "best" else mean
+        chosen = self._choose(mean, best_seen, pool, generators)
         failed = ~trace.best.isfinite().all(0)  # [B]
         final = chosen.cost.masked_fill(failed, torch.inf)
-        return Plan(chosen.actions, plan.std, final, trace, mean=mean, best=best_seen)
+        again = None if kept is None else kept.samples
+        return Plan(chosen.actions, plan.std, final, trace, again, mean, best_seen)
 
     def fit(self, samples: Tensor, weights: Tensor, costs: Tensor) -> Plan:
         """Return the weighted moments of candidates as a proposal.
@@ -160,27 +163,41 @@ class SamplingPlanner(ContinuousPlanner):
         )
         return Plan(mean, spread, average, trace)
 
+    def _round(self, index: int, start: Plan) -> Round:
+        """Say what is drawn in round ``index`` of a solve."""
+        tried = start.candidates if index == 0 else None
+        return Round(self.num_samples, self.include_mean, tried)
+
+    def _keep(self, pool: Pool) -> Pool | None:
+        """Return the candidates that join the next round, and the next solve, without a draw."""
+        return None
+
+    def _choose(
+        self, mean: Scored, best: Scored, last: Pool, generators: Sequence[torch.Generator]
+    ) -> Scored:
+        """Return the plan of a solve: its last mean, its best candidate or one of the last."""
+        return best if self.returns == "best" else mean
+
     def _sample(
-        self,
-        plan: Plan,
-        box: Bounds | None,
-        generators: Sequence[torch.Generator],
-        tried: Tensor | None = None,
+        self, plan: Plan, box: Bounds | None, generators: Sequence[torch.Generator], now: Round
     ) -> Tensor:
-        """Draw candidates [B,S,H,A]; plans to be tried [B,K,H,A] stand in for the first of them."""
-        noise = self._noise(plan.actions, generators).to(plan.actions.device, non_blocking=True)
+        """Draw the candidates of a round, [B,S,H,A]."""
+        noise = self._noise(plan.actions, generators, now.count)
+        noise = noise.to(plan.actions.device, non_blocking=True)
         samples = noise * plan.std[:, None] + plan.actions[:, None]
-        if tried is not None:
-            at = int(self.include_mean)
-            samples[:, at : at + tried.shape[1]] = tried[:, : self.num_samples - at]
-        if self.include_mean:
+        if now.tried is not None:
+            at = int(now.with_mean)
+            place = samples[:, at : at + now.tried.shape[1]]
+            tried = now.tried[:, : place.shape[1]]
+            samples[:, at : at + place.shape[1]] = torch.where(tried.isnan(), place, tried)
+        if now.with_mean:
             samples[:, 0] = plan.actions
         return self._allowed(samples, box)
 
-    def _noise(self, mean: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
+    def _noise(self, mean: Tensor, generators: Sequence[torch.Generator], count: int) -> Tensor:
         """Draw standard normal noise [B,S,H,A] on the CPU for a mean [B,H,A], row by row."""
         B, H, A = mean.shape
-        noise = torch.empty(B, self.num_samples, H, A, pin_memory=mean.device.type == "cuda")
+        noise = torch.empty(B, count, H, A, pin_memory=mean.device.type == "cuda")
         for row, generator in zip(noise, generators, strict=True):
             torch.randn(row.shape, generator=generator, out=row)
         return noise
