@@ -1,13 +1,15 @@
 """The cost function a planner sees: what a world model predicts, scored by an objective."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from jepa_wm.control.interfaces import Context, Objective, WorldModel
 from jepa_wm.control.memory import select_context
+from jepa_wm.control.situation import Situation, informed
 
 ObjectiveFactory = Callable[[Tensor], Objective]
 """Makes the objective of some goals: goal latents [B,*L] -> Objective."""
@@ -28,6 +30,8 @@ class RolloutCost:
             they fit; below S a row is split.
         rows: Most rows in one rollout, or None for no limit. With 1 a row's costs are the same bits
             whoever else is planned for, since matrix products may round by their size.
+        situation: For objectives that ask for it, or None; ``predict`` is the world model's
+            ``predict_proprio``, where it has one.
         evaluations: Candidates scored so far for each row, the count planners are compared by.
     """
 
@@ -37,6 +41,7 @@ class RolloutCost:
     context: Context
     chunk: int | None = None
     rows: int | None = None
+    situation: Situation | None = None
     evaluations: int = field(default=0, init=False)
 
     def __call__(self, actions: Tensor) -> Tensor:
@@ -75,15 +80,17 @@ class RolloutCost:
 
     def score(self, z: Tensor, actions: Tensor) -> Tensor:
         """Cost float32 [B,S] of latents z [B,S,H,*L] reached by actions [B,S,H,A]."""
-        return self.objective(_usable(self.goal_z))(z, actions)
+        return self._known(slice(None))[1](z, actions)
 
-    def _cost(self, known: Context, goal_z: Tensor, piece: Tensor) -> Tensor:
-        return self.objective(goal_z)(self._rollout(known, piece), piece)
+    def _cost(self, known: Context, objective: Objective, piece: Tensor) -> Tensor:
+        return objective(self._rollout(known, piece), piece)
 
     def _rollout(self, known: Context, piece: Tensor) -> Tensor:
         return self.world_model.rollout(known, piece)
 
-    def _pieces(self, actions: Tensor, work: Callable[[Context, Tensor, Tensor], Tensor]) -> Tensor:
+    def _pieces(
+        self, actions: Tensor, work: Callable[[Context, Objective, Tensor], Tensor]
+    ) -> Tensor:
         """Do ``work`` on as many rows and candidates at a time as may go together."""
         B, S = actions.shape[:2]
         chunk = self.chunk or B * S
@@ -91,17 +98,29 @@ class RolloutCost:
         done = []
         for at in range(0, B, count):
             rows = slice(at, at + count)
-            known, goal_z = self._known(rows)
+            known, objective = self._known(rows)
             pieces = actions[rows].split(min(chunk, S), dim=1)
-            done.append(torch.cat([work(known, goal_z, piece) for piece in pieces], dim=1))
+            done.append(torch.cat([work(known, objective, piece) for piece in pieces], dim=1))
         return torch.cat(done)
 
-    def _known(self, rows: slice) -> tuple[Context, Tensor]:
-        """Return the past and the goals of some rows, fit for gradients where those are on."""
+    def _known(self, rows: slice) -> tuple[Context, Objective]:
+        """Return the past and the objective of some rows, fit for gradients where those are on."""
         known = select_context(self.context, rows)
         proprio = None if known.proprio is None else _usable(known.proprio)
         usable = Context(_usable(known.z), _usable(known.actions), proprio)
-        return usable, _usable(self.goal_z[rows])
+        objective = self.objective(_usable(self.goal_z[rows]))
+        if self.situation is None:
+            return usable, objective
+        predict = getattr(self.world_model, "predict_proprio", None)  # not every model does
+        bound = None if predict is None else partial(predict, usable)
+        return usable, informed(objective, replace(self._stand(rows), predict=bound))
+
+    def _stand(self, rows: slice) -> Situation:
+        assert self.situation is not None  # asked for after the check
+        now = self.situation.select(rows)
+        before = None if now.before is None else _usable(now.before)
+        proprio = None if now.goal_proprio is None else _usable(now.goal_proprio)
+        return replace(now, before=before, goal_proprio=proprio)
 
 
 def _usable(values: Tensor) -> Tensor:

@@ -1,11 +1,14 @@
 """Memory: the state of a batch of episodes inside ``MPC``, from one reset to the next."""
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from jepa_wm.control.agent import Decision
-from jepa_wm.control.interfaces import Context, Plan
+from jepa_wm.control.interfaces import Context, Plan, Scored
+from jepa_wm.control.situation import Situation
 
 
 def select_context(context: Context, rows: slice | Tensor) -> Context:
@@ -15,9 +18,10 @@ def select_context(context: Context, rows: slice | Tensor) -> Context:
 
 
 def select_plan(plan: Plan, rows: Tensor) -> Plan:
-    """Keep some rows of a plan as the next start; what tells of the solve is dropped."""
+    """Keep some rows of a plan as the next start; what else tells of the solve is dropped."""
     kept = None if plan.candidates is None else plan.candidates[rows]
-    return Plan(plan.actions[rows], plan.std[rows], plan.cost[rows], candidates=kept)
+    mean = None if plan.mean is None else Scored(plan.mean.actions[rows], plan.mean.cost[rows])
+    return Plan(plan.actions[rows], plan.std[rows], plan.cost[rows], candidates=kept, mean=mean)
 
 
 class Memory:
@@ -26,6 +30,7 @@ class Memory:
     Attributes:
         rows: The rows still active, int64 [n].
         goal_z: Their goals' latents, [n,*L].
+        situation: What else is known of them; ``before`` is what led to the last solve.
         context: Their past, or None before the first frame.
         plan: Their last plan, or None.
         executed: The blocks of that plan that are executed, as the environment gets them, float32
@@ -34,11 +39,16 @@ class Memory:
     """
 
     def __init__(
-        self, goal_z: Tensor, seeds: tuple[int, ...], budget: int | None, action_dim: int
+        self,
+        goal_z: Tensor,
+        seeds: tuple[int, ...],
+        budget: int | None,
+        action_dim: int,
+        situation: Situation,
     ) -> None:
         self.batch, self.seeds, self.budget = len(seeds), seeds, budget
         self.rows = np.arange(self.batch)
-        self.goal_z = goal_z
+        self.goal_z, self.situation = goal_z, situation
         self.step = 0
         self.context: Context | None = None
         self.plan: Plan | None = None
@@ -70,6 +80,7 @@ class Memory:
         self.rows, self.queue = self.rows[keep], self.queue[keep]
         kept = torch.from_numpy(np.flatnonzero(keep)).to(self.goal_z.device)
         self.goal_z, self.executed = self.goal_z[kept], self.executed[kept]
+        self.situation = self.situation.select(kept)
         self.context = None if self.context is None else select_context(self.context, kept)
         self.plan = None if self.plan is None else select_plan(self.plan, kept)
 
@@ -90,12 +101,19 @@ class Memory:
             pose,
         )
 
-    def aim(self, goal_z: Tensor, budget: int | None) -> None:
+    def aim(self, goal_z: Tensor, budget: int | None, proprio: Tensor | None) -> None:
         """Take new goals [n,*L] for the active rows and forget what is left of the plan."""
         self.goal_z = goal_z
+        self.situation = replace(self.situation, goal_proprio=proprio)
         self.budget = None if budget is None else self.step + budget
         self.plan, self.queue = None, self.queue[:, :0]
         self.executed = self.executed[:, : self.blocks_done]
+
+    def begin_solve(self) -> None:
+        """Note the block executed last, before a new plan takes the old one's place."""
+        if self.blocks_done:
+            last = self.executed[:, self.blocks_done - 1]
+            self.situation = replace(self.situation, before=last)
 
     def execute(self, plan: Plan, actions: np.ndarray, blocks: Tensor) -> None:
         """Queue a plan's env actions [n,k*block,a], executed as solver blocks [n,k,A]."""

@@ -8,7 +8,6 @@ the world model's ``preprocess`` takes, so the same loop drives a pixel model an
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,11 +17,11 @@ from jepa_wm.control.actions import ActionCodec
 from jepa_wm.control.agent import Decision
 from jepa_wm.control.cost import ObjectiveFactory, RolloutCost
 from jepa_wm.control.interfaces import Plan, Planner, Proposal, WorldModel
+from jepa_wm.control.limits import Limits
 from jepa_wm.control.memory import Memory
+from jepa_wm.control.observations import Frames, as_tensor, read_proprio
+from jepa_wm.control.situation import Situation
 from jepa_wm.runtime import stream_seed, synchronised_seconds
-
-Frames = np.ndarray | Tensor | Sequence[Any]
-"""One observation a row, [B,...]: numpy, a tensor or nested lists."""
 
 
 class MPC:
@@ -54,6 +53,7 @@ class MPC:
         chunk: int | None = None,
         encode_rows: int | None = None,
         proposal: Proposal | None = None,
+        limits: Limits | None = None,
     ) -> None:
         """Build the loop whole.
 
@@ -73,6 +73,8 @@ class MPC:
                 With 1 no bit of a row depends on who else is active.
             proposal: Suggests plans that every solve tries first, beside the planner's own start;
                 e.g. a policy's, or those of an inverse model.
+            limits: What environment actions may be beside the environment's box: a constraint of
+                the planner's search, and whatever it returns, of what is executed.
 
         Raises:
             ValueError: the parts do not fit together; all faults at once.
@@ -82,6 +84,7 @@ class MPC:
         self.history = world_model.history if history is None else history
         self.shrink_horizon, self.warm_start = shrink_horizon, warm_start
         self.chunk, self.encode_rows, self.proposal = chunk, encode_rows, proposal
+        self.limits = limits
         faults = self._faults()
         if faults:
             raise ValueError("MPC: " + "; ".join(faults))
@@ -125,13 +128,20 @@ class MPC:
         """The plan whose actions are being executed, rows as ``decisions[-1].rows``."""
         return self.decisions[-1].plan if self.decisions else None
 
-    def reset(self, goals: Frames | None, seeds: Sequence[int], budget: int | None = None) -> None:
+    def reset(
+        self,
+        goals: Frames | None,
+        seeds: Sequence[int],
+        budget: int | None = None,
+        proprio: Frames | None = None,
+    ) -> None:
         """Begin B episodes.
 
         Args:
             goals: Goal frames as the world model takes them, e.g. uint8 [B,H,W,3]; encoded once.
             seeds: One seed a row.
             budget: Environment steps to come, or None where nobody knows.
+            proprio: Proprioception at the goals [B,P] in env units, for objectives that compare it.
 
         Raises:
             ValueError: there are no goals, or not one a seed, or the budget is below 1.
@@ -143,17 +153,20 @@ class MPC:
             )
         if budget is not None and budget < 1:
             raise ValueError(f"budget={budget} must be at least one environment step")
+        rows = np.arange(len(seeds))
+        pose = read_proprio(proprio, len(seeds), rows, "the goals' proprio", self.device)
+        situation = Situation(block=self.codec.block, goal_proprio=pose)
+        own = tuple(int(seed) for seed in seeds)
         goal_z = self._encode(goals)[:, 0]
-        self._memory = Memory(
-            goal_z, tuple(int(seed) for seed in seeds), budget, self.codec.action_dim
-        )
+        self._memory = Memory(goal_z, own, budget, self.codec.action_dim, situation)
 
-    def aim(self, goals: Frames, budget: int | None = None) -> None:
+    def aim(self, goals: Frames, budget: int | None = None, proprio: Frames | None = None) -> None:
         """Change the goals between two blocks; the rest of the plan is dropped, the past is kept.
 
         Args:
             goals: Goal frames of all B rows; encoded once.
             budget: Environment steps from here on, or None where nobody knows.
+            proprio: As of ``reset``, of the new goals.
 
         Raises:
             ValueError: it is not one goal a row, or a block is under way.
@@ -164,7 +177,8 @@ class MPC:
         if now.step % self.codec.block:
             raise ValueError(f"step {now.step} is within a block of {self.codec.block} steps")
         rows = torch.from_numpy(now.rows).to(self.device)
-        now.aim(self._encode(goals)[:, 0][rows], budget)
+        pose = read_proprio(proprio, now.batch, now.rows, "the goals' proprio", self.device)
+        now.aim(self._encode(goals)[:, 0][rows], budget, pose)
 
     def act(
         self,
@@ -210,7 +224,13 @@ class MPC:
         if now.context is None:
             raise ValueError("MPC.cost before MPC.act: no frame was seen yet")
         return RolloutCost(
-            self.world_model, self.objective, now.goal_z, now.context, self.chunk, self.encode_rows
+            self.world_model,
+            self.objective,
+            now.goal_z,
+            now.context,
+            self.chunk,
+            self.encode_rows,
+            now.situation,
         )
 
     @property
@@ -222,7 +242,7 @@ class MPC:
     def _encode(self, frames: Frames) -> Tensor:
         """Encode one frame a row, [n,...] -> [n,1,*L]."""
         model, rows = self.world_model, self.encode_rows or len(frames)
-        pieces = _tensor(frames).to(self.device)[:, None].split(rows)
+        pieces = as_tensor(frames).to(self.device)[:, None].split(rows)
         with torch.inference_mode():
             return torch.cat([model.encode(model.preprocess(piece)) for piece in pieces])
 
@@ -232,15 +252,10 @@ class MPC:
         if frames is None or len(frames) != now.batch:
             got = "none" if frames is None else len(frames)
             raise ValueError(f"step {now.step} needs {now.batch} frames, one a row, got {got}")
-        if proprio is not None and len(proprio) != now.batch:
-            raise ValueError(f"proprio must be [{now.batch}, P], got {len(proprio)} rows")
         began = synchronised_seconds(self.device)
-        pose = None
-        if proprio is not None:
-            pose = _tensor(proprio)[now.rows].to(self.device, torch.float32)[:, None]
-            if not pose.isfinite().all():
-                raise ValueError(f"step {now.step}: proprio is not finite: {pose[:, 0].tolist()}")
-        now.remember(self._encode(_tensor(frames)[now.rows]), pose, self.history)
+        pose = read_proprio(proprio, now.batch, now.rows, f"step {now.step}: proprio", self.device)
+        seen = self._encode(as_tensor(frames)[now.rows])
+        now.remember(seen, None if pose is None else pose[:, None], self.history)
         return synchronised_seconds(self.device) - began
 
     def _decide(self, encode_seconds: float) -> None:
@@ -251,10 +266,17 @@ class MPC:
             torch.Generator().manual_seed(stream_seed(now.seeds[row], index, "plan"))
             for row in now.rows.tolist()
         ]
-        cost = self.cost()
-        plan = self.planner.plan(cost, self._start(), self._bounds, generators)
+        now.begin_solve()
+        cost, planner = self.cost(), self.planner
+        before = now.situation.before
+        last = None if before is None else self.codec.decode(before[:, None])[:, -1]  # [n,a]
+        if self.limits is not None:
+            planner = self.limits.bind(planner, last, self.device)
+        plan = planner.plan(cost, self._start(), self._bounds, generators)
         executed = min(self.replan_every, plan.actions.shape[1])
         actions = self.codec.decode(plan.actions[:, :executed])  # [n, executed * block, a]
+        if self.limits is not None:
+            actions = self.limits.apply(actions, last)
         now.execute(plan, actions.cpu().numpy(), self.codec.encode(actions))
         plan_seconds = synchronised_seconds(self.device) - began
         now.decisions.append(
@@ -288,10 +310,3 @@ class MPC:
         plans[:, :, : shape[2]] = given
         kept = start.candidates
         return replace(start, candidates=plans if kept is None else torch.cat([plans, kept], 1))
-
-
-def _tensor(values: Frames) -> Tensor:
-    """Take numpy of any strides, lists or a tensor."""
-    if isinstance(values, Tensor):
-        return values
-    return torch.from_numpy(np.require(values, requirements=["C", "W"]))  # copies where it must
