@@ -28,6 +28,7 @@ from jepa_wm.launch import build, launch, preset_node
 from jepa_wm.training.dataset import ARRAYS, DatasetInfo, array_shapes
 
 _COUNTS = ("episodes", "steps", "block", "image_size", "workers", "seed")
+_TOLD = ("targets", "action_low", "action_high")  # not yet told by older collections
 CHUNK = 400  # episodes simulated side by side and written at once
 GOAL_POSE = (256.0, 256.0, math.pi / 4)  # the green decoration of the default environment
 RENDER_SIZE = 224  # what it shows
@@ -84,6 +85,9 @@ class CollectConfig:
             jitter=self.jitter,
             model=self.model,
             state_dim=len(state),
+            targets=self.task.get("targets"),
+            action_low=env.action_space.low.tolist(),
+            action_high=env.action_space.high.tolist(),
         )
 
 
@@ -92,7 +96,8 @@ def prepare(config: CollectConfig) -> DatasetInfo:
     wanted = config.info()
     if (config.out / "meta.json").is_file():
         found = DatasetInfo.read(config.out)
-        if replace(found, done=0) != wanted:
+        told = {name: getattr(wanted, name) for name in _TOLD if getattr(found, name) is None}
+        if replace(found, done=0, **told) != wanted:
             raise ConfigError(
                 f"{config.out} already holds another collection ({found}); choose another out="
             )

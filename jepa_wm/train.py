@@ -8,7 +8,7 @@ Ctrl-C saves a checkpoint; ``resume=runs/lewm/checkpoint.pt`` continues exactly.
 
 import os
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +16,14 @@ import torch
 import torch.distributed as dist
 
 from jepa_wm.errors import ConfigError
-from jepa_wm.launch import launch
+from jepa_wm.launch import launch, preset_node
 from jepa_wm.runtime import resolve_device
 from jepa_wm.training.ac import ACRun, ACTrainer, PredictorSizes
-from jepa_wm.training.dataset import Mixture, PlayDataset, open_datasets
+from jepa_wm.training.dataset import DatasetInfo, Mixture, PlayDataset, open_datasets
 from jepa_wm.training.export import export
 from jepa_wm.training.export_vjepa2 import ArmTask, export_ac, export_encoder, load_encoder
 from jepa_wm.training.lewm import TrainConfig, Trainer
-from jepa_wm.training.loop import Loop
+from jepa_wm.training.loop import Loop, figures
 from jepa_wm.training.masked import EncoderRun, EncoderTrainer
 from jepa_wm.training.masked_network import EncoderSizes
 from jepa_wm.training.network import NetworkConfig
@@ -55,8 +55,16 @@ class Places:
         """Open the datasets an option names."""
         folders = options["data"] if isinstance(options["data"], list) else [options["data"]]
         data = open_datasets([Path(str(folder)).expanduser() for folder in folders])
+        data.info = with_targets(data.info)
         holdout = options["holdout"] and PlayDataset(Path(str(options["holdout"])).expanduser())
         return cls(data, holdout or None, Path(str(options["out"])).expanduser(), device)
+
+
+def with_targets(info: DatasetInfo) -> DatasetInfo:
+    """Tell a collection of PushT, made before collections said so, what its states are."""
+    if info.targets is not None or "PushT" not in info.env:
+        return info
+    return replace(info, targets=preset_node("task", "pusht")["targets"])
 
 
 def run_config(options: dict[str, Any], kind: type, sizes: type) -> Any:
@@ -156,7 +164,7 @@ def main(options: dict[str, Any]) -> None:
     if trainer.rank == 0:
         training_curves(at.out / "metrics.jsonl").savefig(at.out / "curves.png", dpi=120)
         print(path)
-        for name, value in asdict(trainer.probe()).items():
+        for name, value in figures(trainer.probe()).items():
             print(f"{name:<9} {value:.4f}")
     if dist.is_initialized():
         dist.destroy_process_group()

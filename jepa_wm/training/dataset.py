@@ -34,6 +34,9 @@ class DatasetInfo:
         jitter: Share of random commands among the behaviours of the play policy.
         model: Bundle whose plans were executed instead of play, or None.
         state_dim: Size P of a simulator state.
+        targets: What a state's numbers are, as its task says (``StateTargets``), or None.
+        action_low: Lower end of the environment's actions [a], or None where not told.
+        action_high: Upper end, likewise.
     """
 
     episodes: int
@@ -47,6 +50,9 @@ class DatasetInfo:
     jitter: float = 0.0
     model: str | None = None
     state_dim: int = 7
+    targets: list[dict[str, Any]] | None = None
+    action_low: list[float] | None = None
+    action_high: list[float] | None = None
 
     def save(self, folder: Path) -> None:
         """Write ``meta.json`` atomically."""

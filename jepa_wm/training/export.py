@@ -10,9 +10,9 @@ from torch import Tensor
 from jepa_wm.bundle.writer import write_bundle
 from jepa_wm.models.lewm import fold_batch_norm
 from jepa_wm.training.lewm import Trainer
-from jepa_wm.training.network import TrainingNetwork, tolerance_units
+from jepa_wm.training.network import TrainingNetwork
 
-ACTION_LOW, ACTION_HIGH = -1.0, 1.0  # the environment's box for relative actions
+ACTION_LOW, ACTION_HIGH = -1.0, 1.0  # where a collection does not tell: relative actions of PushT
 
 
 def bundle_tensors(network: TrainingNetwork) -> dict[str, Tensor]:
@@ -40,15 +40,16 @@ def bundle_tensors(network: TrainingNetwork) -> dict[str, Tensor]:
 
 
 def goal_map(network: TrainingNetwork) -> list[float]:
-    """Return the map of latents to PushT states in units of the success tolerances, row-major.
+    """Return the map of latents to states in units of the success tolerances, row-major.
 
-    The trained state head gives agent, block and angle; a distance in them weighs 20 px and 20
-    degrees alike, where the latent's own L2 weighs the agent five times the block.
+    The trained state head gives the parts of a state; in PushT a distance in them weighs 20 px and
+    20 degrees alike, where the latent's own L2 weighs the agent five times the block.
     """
-    weight = network.state_head.weight.detach().cpu()  # [6, latent_dim]
+    assert network.state_head is not None  # it has been trained
+    weight = network.state_head.weight.detach().cpu()  # [targets, latent_dim]
     padded = torch.zeros(len(weight), network.config.embed_dim)
     padded[:, : weight.shape[1]] = weight
-    return (padded * torch.tensor(tolerance_units())[:, None]).flatten().tolist()
+    return (padded * torch.tensor(network.targets.in_tolerances())[:, None]).flatten().tolist()
 
 
 def bundle_meta(trainer: Trainer) -> dict[str, Any]:
@@ -62,7 +63,7 @@ def bundle_meta(trainer: Trainer) -> dict[str, Any]:
     buffers = (trainer.network.action_mean, trainer.network.action_std)
     mean, std = (buffer[: info.action_dim].tolist() for buffer in buffers)
     return {
-        "general.name": f"lewm-pusht-{network.image_size}px",
+        "general.name": f"lewm-{_slug(info.env)}-{network.image_size}px",
         "general.license": "mit",
         "jepa.family": "lewm",
         "jepa.modality": "image",
@@ -88,8 +89,8 @@ def bundle_meta(trainer: Trainer) -> dict[str, Any]:
         "jepa.pre.resize_mode": "squash",
         "jepa_wm.action.mean": mean,
         "jepa_wm.action.std": std,
-        "jepa_wm.action.low": [ACTION_LOW] * info.action_dim,
-        "jepa_wm.action.high": [ACTION_HIGH] * info.action_dim,
+        "jepa_wm.action.low": info.action_low or [ACTION_LOW] * info.action_dim,
+        "jepa_wm.action.high": info.action_high or [ACTION_HIGH] * info.action_dim,
         "jepa_wm.action.block": info.block,
         **({"jepa_wm.goal.map": goal_map(trainer.network)} if config.state_weight else {}),
         "jepa_wm.source.entry": "trained by jepa_wm.train on scripted play",
@@ -98,6 +99,11 @@ def bundle_meta(trainer: Trainer) -> dict[str, Any]:
         "jepa_wm.source.steps": str(config.steps),
         "jepa_wm.source.state_weight": str(config.state_weight),
     }
+
+
+def _slug(env: str) -> str:
+    """Return the short name of an environment: ``pusht`` of ``jepa_wm/PushT-v0``."""
+    return env.partition("/")[2].partition("-v")[0].lower() or "play"
 
 
 def export(trainer: Trainer, path: Path) -> Path:

@@ -16,8 +16,9 @@ from jepa_wm.errors import ConfigError
 from jepa_wm.training.dataset import Mixture, PlayDataset
 from jepa_wm.training.loop import Loop, RunConfig, read_checkpoint
 from jepa_wm.training.losses import prediction_loss, random_directions, sigreg
-from jepa_wm.training.network import BatchNorm, NetworkConfig, TrainingNetwork, state_targets
+from jepa_wm.training.network import BatchNorm, NetworkConfig, TrainingNetwork
 from jepa_wm.training.probes import ProbeResult, effective_rank, probe
+from jepa_wm.training.targets import StateTargets
 
 _COLLAPSED_STD = 0.05
 _COLLAPSED_SHARE = 1 / 8  # effective rank as a share of the live columns
@@ -82,15 +83,14 @@ class Trainer(Loop):
                 f"network.image_size is {config.network.image_size}"
             )
         torch.manual_seed(config.seed)
-        block = data.info.block
-        mean, std = data.action_statistics()
-        network = TrainingNetwork(
-            config.network,
-            block * data.info.action_dim,
-            np.tile(mean, block),
-            np.tile(std, block),
-            *data.pixel_statistics(),
-        )
+        targets = StateTargets(data.info.targets, data.info.state_dim)
+        if config.state_weight and not targets.size:
+            raise ConfigError(
+                f"{data.folder}: state_weight={config.state_weight}, but its task has no targets "
+                "that say what its states are; loss.state_weight=0 trains without them"
+            )
+        mean, std = (np.tile(moment, data.info.block) for moment in data.action_statistics())
+        network = TrainingNetwork(config.network, (mean, std), data.pixel_statistics(), targets)
         super().__init__(config, network, data, holdout, out, device)
 
     @property
@@ -134,8 +134,8 @@ class Trainer(Loop):
         }
         if c.rollout_weight:
             terms["rollout"] = prediction_loss(self.network.live(again[:, 1:]), live[:, 2:])
-        if c.state_weight:
-            error = self.network.state_head(live) - state_targets(states)
+        if c.state_weight and self.network.state_head is not None:
+            error = self.network.state_head(live) - self.network.targets(states)
             terms["state"] = error.square().mean()
         return terms, live
 

@@ -107,6 +107,16 @@ def read_checkpoint(path: Path, option: str, device: torch.device) -> dict[str, 
     return saved
 
 
+def figures(result: Any) -> dict[str, float]:
+    """Return the figures of a probe's dataclass by name; those of a table as ``table_name``."""
+    found: dict[str, float] = {}
+    for key, value in asdict(result).items():
+        found |= (
+            {f"{key}_{k}": v for k, v in value.items()} if isinstance(value, dict) else {key: value}
+        )
+    return found
+
+
 class Loop(ABC):
     """One rank of a training run.
 
@@ -247,8 +257,8 @@ class Loop(ABC):
     def _probe(self, sink: TextIO | None) -> None:
         """Probe on held-out play (rank 0) and record it."""
         if sink is not None and self.holdout is not None:
-            result = asdict(self.probe())
-            sink.write(json.dumps({"kind": "probe", "step": self.step, **result}) + "\n")
+            record = {"kind": "probe", "step": self.step, **figures(self.probe())}
+            sink.write(json.dumps(record) + "\n")
 
     def save(self) -> None:
         """Write ``checkpoint.pt`` atomically (rank 0)."""

@@ -16,13 +16,10 @@ from jepa_wm.models.layers import Activation
 from jepa_wm.models.lewm import LeWM, PredictorConfig
 from jepa_wm.models.vit import EncoderConfig
 from jepa_wm.training.losses import mean_over_ranks
+from jepa_wm.training.targets import StateTargets
 
-STATE_TARGETS = 6  # agent x, y; block centre x, y; cos and sin of the block's angle
-_CENTRE_PX = 256.0
-_SPREAD_PX = 110.0
-_ANGLE_SCALE = 1.4  # gives cos and sin of a uniform angle unit variance
-_TOLERANCE_PX, _TOLERANCE_RAD = 20.0, np.pi / 9
-_BLOCK_CENTRE_PX = 285.0 / 7.0  # area centre of the T, in body coordinates along its stem
+Moments = tuple[NDArray[np.float64], NDArray[np.float64]]
+"""Mean and standard deviation."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,31 +138,14 @@ def _projector(dim: int, hidden: int, live: int) -> nn.Sequential:
     )
 
 
-def tolerance_units() -> list[float]:
-    """Return how many success tolerances (20 px, 20 degrees) one unit of each target is, [6]."""
-    place = _SPREAD_PX / _TOLERANCE_PX
-    return [place] * 4 + [1 / (_ANGLE_SCALE * _TOLERANCE_RAD)] * 2
-
-
-def state_targets(states: Tensor) -> Tensor:
-    """Return what a latent should tell of PushT states [..,7]: float32 [..,6], about unit scale."""
-    angle = states[..., 4]
-    cos, sin = angle.cos(), angle.sin()
-    centre = states[..., 2:4] + _BLOCK_CENTRE_PX * torch.stack([-sin, cos], -1)
-    places = (torch.cat([states[..., :2], centre], -1) - _CENTRE_PX) / _SPREAD_PX
-    return torch.cat([places, _ANGLE_SCALE * torch.stack([cos, sin], -1)], -1)
-
-
 class TrainingNetwork(nn.Module):
     """LeWM with trainable projectors, normalised inputs and an auxiliary linear state head.
 
     Args:
         config: Sizes.
-        action_dim: Solver action size A.
-        action_mean: Mean of a block, [A].
-        action_std: Standard deviation of a block, [A].
-        pixel_mean: Mean of the image channels in [0,1], [3].
-        pixel_std: Standard deviation of the image channels, [3].
+        actions: Moments of a block, each [A].
+        pixels: Moments of the image channels in [0,1], each [3].
+        targets: What the state head tells; with none there is no head.
     """
 
     action_mean: Tensor
@@ -176,22 +156,21 @@ class TrainingNetwork(nn.Module):
     def __init__(
         self,
         config: NetworkConfig,
-        action_dim: int,
-        action_mean: NDArray[np.float64],
-        action_std: NDArray[np.float64],
-        pixel_mean: tuple[float, ...],
-        pixel_std: tuple[float, ...],
+        actions: Moments,
+        pixels: tuple[tuple[float, ...], tuple[float, ...]],
+        targets: StateTargets,
     ) -> None:
         super().__init__()
-        self.config = c = config
-        self.model = LeWM(c.encoder(), c.predictor(action_dim), c.proj_hidden)
+        self.config, self.targets = config, targets
+        c = config
+        self.model = LeWM(c.encoder(), c.predictor(len(actions[0])), c.proj_hidden)
         self.model.enc.proj = _projector(c.embed_dim, c.proj_hidden, c.latent_dim)
         self.model.pred.proj = _projector(c.embed_dim, c.proj_hidden, c.latent_dim)
-        self.state_head = nn.Linear(c.latent_dim, STATE_TARGETS)
-        self.register_buffer("action_mean", torch.as_tensor(action_mean, dtype=torch.float32))
-        self.register_buffer("action_std", torch.as_tensor(action_std, dtype=torch.float32))
-        self.register_buffer("pixel_mean", torch.tensor(pixel_mean)[:, None, None])
-        self.register_buffer("pixel_std", torch.tensor(pixel_std)[:, None, None])
+        self.state_head = nn.Linear(c.latent_dim, targets.size) if targets.size else None
+        for kind, value in zip(("mean", "std"), actions, strict=True):
+            self.register_buffer(f"action_{kind}", torch.as_tensor(value, dtype=torch.float32))
+        for kind, colours in zip(("mean", "std"), pixels, strict=True):
+            self.register_buffer(f"pixel_{kind}", torch.tensor(colours)[:, None, None])
         self._initialise()
 
     def _initialise(self) -> None:

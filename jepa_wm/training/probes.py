@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from jepa_wm.training.dataset import Mixture, PlayDataset
-from jepa_wm.training.network import BatchNorm, TrainingNetwork, state_targets
+from jepa_wm.training.network import BatchNorm, TrainingNetwork
 
 
 @dataclass(frozen=True)
@@ -15,9 +15,7 @@ class ProbeResult:
     """Figures of one evaluation.
 
     Attributes:
-        r2_agent: Linear R2 of the agent's position.
-        r2_block: Linear R2 of the block's centre.
-        r2_angle: Linear R2 of cosine and sine of the block's angle.
+        r2: Linear R2 of each part of the state (``StateTargets``), by its name.
         error_1: Mean squared one-step error a live column, from three context frames.
         error_5: The same after five steps from one context frame.
         static_5: The error after five steps of predicting no change.
@@ -25,9 +23,7 @@ class ProbeResult:
         rank: Effective rank of the latent (exponential of the spectrum's entropy).
     """
 
-    r2_agent: float
-    r2_block: float
-    r2_angle: float
+    r2: dict[str, float]
     error_1: float
     error_5: float
     static_5: float
@@ -68,17 +64,16 @@ def probe(
     actions = torch.from_numpy(batch.actions).to(device)
     z = torch.cat([network.encode(part) for part in frames.split(64)])
     live = network.live(z).float()
-    target = state_targets(torch.from_numpy(batch.states)).flatten(0, 1)
-    flat = live.flatten(0, 1).cpu()
-    r2 = _linear_r2(flat, target)
+    flat, r2 = live.flatten(0, 1).cpu(), {}
+    if network.targets.size:
+        target = network.targets(torch.from_numpy(batch.states)).flatten(0, 1)
+        r2 = network.targets.by_part(_linear_r2(flat, target))
     one = network.live(network.rollout(z[:, :3], actions[:, :3])).float()
     five = network.live(network.rollout(z[:, :1], actions)).float()
     for norm in norms:
         norm.frozen = False
     return ProbeResult(
-        r2_agent=float(r2[:2].mean()),
-        r2_block=float(r2[2:4].mean()),
-        r2_angle=float(r2[4:].mean()),
+        r2=r2,
         error_1=float((one[:, 0] - live[:, 3]).square().mean()),
         error_5=float((five[:, -1] - live[:, 5]).square().mean()),
         static_5=float((live[:, 0] - live[:, 5]).square().mean()),

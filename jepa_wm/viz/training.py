@@ -9,9 +9,7 @@ from matplotlib.figure import Figure
 
 # figures of the probes of every trainer
 _ERRORS = ("error_1", "error_4", "error_5", "copy_1", "copy_4", "static_5")
-_KNOWS = (
-    "r2_agent", "r2_block", "r2_angle", "r2_place", "r2_rest", "order", "rank", "top_10",
-)  # fmt: skip
+_KNOWS = ("order", "rank", "top_10")  # beside every r2_<part of the state>
 
 
 def read_metrics(path: Path) -> dict[str, list[dict[str, Any]]]:
@@ -47,7 +45,8 @@ def training_curves(path: Path) -> Figure:
     losses.set(title="Training losses", yscale="log", ylabel="loss (per latent column)")
     _curve(errors, metrics["probe"], _ERRORS)
     errors.set(title="Held-out latent error", yscale="log", ylabel="mean error")
-    _curve(knows, metrics["probe"], _KNOWS)
+    parts = dict.fromkeys(k for record in metrics["probe"] for k in record if k.startswith("r2_"))
+    _curve(knows, metrics["probe"], (*parts, *_KNOWS))
     knows.set(title="What the latent tells", ylabel="R2, rank, share", ylim=(-0.1, 1.02))
     _curve(health, metrics["train"], ("std_min", "std", "rank"))
     health.set(title="Latent health", ylabel="std, effective rank")

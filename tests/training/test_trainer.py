@@ -17,8 +17,8 @@ from jepa_wm.training.dataset import PlayDataset, open_datasets
 from jepa_wm.training.export import export
 from jepa_wm.training.lewm import Trainer
 from jepa_wm.training.loop import learning_rate
-from jepa_wm.training.network import state_targets
 from jepa_wm.training.probes import effective_rank
+from jepa_wm.training.targets import StateTargets
 
 CPU = torch.device("cpu")
 
@@ -184,10 +184,15 @@ def test_effective_rank_counts_dimensions():
     assert effective_rank(z) == pytest.approx(3, rel=0.01)
 
 
-def test_state_targets_are_about_unit_scale():
+def test_state_targets_are_about_unit_scale(dataset):
+    targets = StateTargets(dataset.info.targets, 7)
     states = torch.tensor([[366.0, 146.0, 256.0, 256.0, 0.0, 9.0, 9.0]])
     expected = [1.0, -1.0, 0.0, 285 / 7 / 110, 1.4, 0.0]
-    assert state_targets(states)[0].tolist() == pytest.approx(expected)
+    assert targets(states)[0].tolist() == pytest.approx(expected)
+    states[0, 4] = torch.pi / 2  # a quarter turn: the T's stem points to -x
+    expected = [1.0, -1.0, -285 / 7 / 110, 0.0, 0.0, 1.4]
+    assert targets(states)[0].tolist() == pytest.approx(expected, abs=1e-6)
+    assert targets.in_tolerances() == pytest.approx([5.5] * 4 + [9 / 1.4 / np.pi] * 2)
 
 
 def test_the_bundle_is_the_trained_network(dataset, config, tmp_path):
