@@ -54,3 +54,21 @@ def elite_faults(values: Mapping[str, Any]) -> list[str]:
     if type(elites) is int and type(samples) is int and elites > samples:
         return [f"num_elites={elites} exceeds num_samples={samples}"]
     return []
+
+
+def number_faults(
+    values: Mapping[str, Any],
+    names: Iterable[str],
+    *,
+    above: float | None = None,
+    least: float = -np.inf,
+) -> list[str]:
+    """Settings that must be one finite number, above a number or at least another."""
+    said = f">= {least:g}" if above is None else f"> {above:g}"
+    return [
+        f"{name}={values[name]!r} must be a number {said}"
+        for name in names
+        if type(values[name]) not in (int, float)
+        or not np.isfinite(values[name])
+        or (values[name] < least if above is None else values[name] <= above)
+    ]
