@@ -1,0 +1,1 @@
+"""Linear probes of environments, selected with env=NAME."""

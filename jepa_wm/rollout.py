@@ -1,0 +1,144 @@
+"""See what a model imagines, without a decoder: beside what comes true, in frames and numbers.
+
+Run: ``python -m jepa_wm.rollout env=pusht model=lewm.gguf actions=play``. Encodes true frames,
+predicts them from the first, and draws nearest real frames, distances, both paths in a plane, what
+a linear probe reads, and maps of patches. Writes figures, ``summary.md`` and ``rollout.json``.
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from jepa_wm.errors import ConfigError
+from jepa_wm.experiments.decoding import keep_painter, make_painter
+from jepa_wm.experiments.observer import Observer
+from jepa_wm.experiments.paths import NAMED, make_paths, record_play
+from jepa_wm.experiments.readings import LinearProbe, fit_probe, make_readings
+from jepa_wm.experiments.report import new_folder
+from jepa_wm.experiments.rollout_numbers import measure
+from jepa_wm.experiments.rollout_report import Study, figures, lines, write
+from jepa_wm.experiments.rollouts import DISTANCES, Bank, bank_episodes, imagine, make_bank
+from jepa_wm.experiments.setup import Brain, load_brain
+from jepa_wm.launch import build, launch
+from jepa_wm.runtime import resolve_device, resolve_dtype
+
+_LEAST = {"rollouts": 1, "show": 0, "history": 1, "bank": 8, "nearest": 1, "columns": 2, "seed": 0}
+_PLAIN = {"play": "recorded play", "plan": "the planner's plan from each start",
+          "zero": "zero actions", "random": "random actions"}  # fmt: skip
+
+
+def check(options: dict[str, Any]) -> None:
+    """Refuse what cannot work, all at once, before anything long begins."""
+    faults = _number_faults(options)
+    if options["model"] is None:
+        faults.append("model is required: model=FILE.gguf, a bundled name, or model=simulator")
+    elif not isinstance(options["model"], str):
+        faults.append(f"model={options['model']!r} was read as a number; quote it")
+    if options["distance"] not in DISTANCES:
+        faults.append(f"distance={options['distance']!r} must be {' or '.join(DISTANCES)}")
+    if not isinstance(options["actions"], str):
+        faults.append(f"actions={options['actions']!r} must be {', '.join(NAMED)} or FILE.npy")
+    if options["train"] not in (None, "decoder"):
+        faults.append(f"train={options['train']!r} must be decoder or null")
+    elif options["train"] and options["decoder"]:
+        faults.append("train=decoder makes a decoder and decoder= names one: give one of them")
+    if options["out"] and (Path(str(options["out"])).expanduser() / "rollout.json").exists():
+        faults.append(f"out={options['out']} already holds a run; choose another folder")
+    if faults:
+        raise ConfigError("; ".join(faults))
+
+
+def _number_faults(options: dict[str, Any]) -> list[str]:
+    faults = [
+        f"{name}={options[name]!r} must be a whole number >= {least}"
+        for name, least in _LEAST.items()
+        if type(options[name]) is not int or options[name] < least
+    ]
+    horizon = options["horizon"]
+    if horizon is not None and (type(horizon) is not int or horizon < 1):
+        faults.append(f"horizon={horizon!r} must be a whole number >= 1, or null")
+    if not faults and options["show"] >= options["rollouts"]:
+        faults.append(f"show={options['show']} must be below rollouts={options['rollouts']}")
+    return faults
+
+
+def make_probe(options: dict[str, Any], bank: Bank) -> LinearProbe | None:
+    """Fit what the probe's YAML reads; without one, the positions and angles the task names."""
+    node = options.get("probe")
+    if node is not None:
+        reads = node["reads"]
+    else:
+        reads = [
+            {"label": one["name"], "at": one["at"], "unit": "state's unit",
+             "turns": int(bool(one.get("wraps")))}
+            for one in options["task"].get("targets") or ()
+        ]  # fmt: skip
+    if not reads:
+        return None
+    readings = make_readings(reads, bank.states.shape[1])
+    return fit_probe(bank.z, bank.states, bank.episodes, readings)
+
+
+def study(options: dict[str, Any], brain: Brain, observer: Observer) -> Study:
+    """Make the paths, imagine them, measure."""
+    played, others = record_play(options, bank_episodes(options["bank"]))
+    paths = make_paths(options, brain, observer, played)
+    painter = make_painter(options, brain, observer)
+    bank = make_bank(others, options["bank"], observer)
+    imagined = imagine(brain.codec, observer, paths)
+    probe = make_probe(options, bank)
+    outline = (options.get("probe") or {}).get("outline")
+    block, blocks = brain.codec.block, len(imagined.steps) - 1
+    source = _PLAIN.get(options["actions"], options["actions"])
+    said = {
+        "model": f"{brain.about['name']} ({brain.about['family']})",
+        "actions": f"{source}: {blocks} blocks of {block} env steps after {options['history']} "
+        f"true frame(s), {options['rollouts']} rollouts",
+        "bank": f"{len(bank.z)} real frames of {len(set(bank.episodes.tolist()))} other episodes",
+    }
+    return Study(
+        options=options,
+        about=brain.about,
+        said=said,
+        imagined=imagined,
+        bank=bank,
+        numbers=measure(imagined, bank, probe, options),
+        probe=probe,
+        outline=None if outline is None else build(outline, "probe.outline"),
+        painter=painter,
+    )
+
+
+def main(options: dict[str, Any]) -> None:
+    """Load, imagine, report."""
+    check(options)
+    if options["threads"] is not None:
+        torch.set_num_threads(int(options["threads"]))
+    device = resolve_device(str(options["device"]))
+    env = build(options["env"], "env").unwrapped
+    dtype = resolve_dtype(str(options["dtype"]), device)
+    brain = load_brain(options, env.action_space, device, dtype)
+    if brain.model.action_dim != brain.codec.action_dim:
+        raise ConfigError(
+            f"{brain.about['name']} takes {brain.model.action_dim} action numbers, the environment "
+            f"gives {brain.codec.action_dim} ({brain.codec.block} steps of {brain.codec.env_dim}); "
+            "give a model of this environment"
+        )
+    observer = Observer(brain, env, options["task"].get("proprio"), device)
+    try:
+        found = study(options, brain, observer)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    drawn = figures(found, observer)
+    folder = new_folder(options["out"], "rollout")
+    write(found, drawn, folder)
+    if options["train"] and found.painter is not None:
+        keep_painter(found.painter, brain, folder / "decoder.npz")
+    print("\n".join(lines(found)), file=sys.stdout)
+    print(f"results   {folder}")
+
+
+if __name__ == "__main__":
+    launch(main, "rollout")
