@@ -165,6 +165,23 @@ class ACWorldModel:
             poses = torch.cat([poses, compose(poses[:, -1:], steps[:, step : step + 1])], 1)
         return z[:, -H:].unflatten(0, (-1, S))
 
+    def predict_proprio(self, context: Context, actions: Tensor) -> Tensor:
+        """Return the pose after each action, env units: actions [B,S,H,7] -> [B,S,H,7].
+
+        Args:
+            context: As of ``rollout``.
+            actions: Candidates; a gradient flows through.
+
+        Raises:
+            ValueError: as ``rollout``.
+        """
+        pose = self._window(context, actions)[2][:, -1:]  # [B,1,7]
+        found = []
+        for action in actions.to(pose.dtype).unbind(2):
+            pose = compose(pose, action)
+            found.append(pose)
+        return torch.stack(found, 2)
+
     def candidate_bytes(self, horizon: int, frames: int = 1) -> int:
         """Estimate the memory one candidate of a rollout takes, in bytes, for choosing a chunk.
 

@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-SHAPES = ("box", "l1")
+SHAPES = ("box", "l1", "l2")
 Named = tuple[tuple[str, "Constraint"], ...]
 """Constraints in the order they are applied, by name."""
 
@@ -41,7 +41,7 @@ class Limit:
     Attributes:
         dims: Solver dimensions.
         limit: Half the side of the box or radius of the ball, > 0, solver units.
-        shape: ``box`` bounds each |a_i|, ``l1`` their sum.
+        shape: ``box`` bounds each |a_i|, ``l1`` their sum, ``l2`` the root of their squares' sum.
 
     Raises:
         ValueError: a setting is impossible; all faults at once.
@@ -63,15 +63,23 @@ class Limit:
     def __call__(self, actions: Tensor) -> Tensor:
         """Return the nearest actions within the limit."""
         part = torch.stack([actions[..., dim] for dim in self.dims], -1)
-        near = part.clamp(-self.limit, self.limit) if self.shape == "box" else self._project(part)
+        near = self._nearest(part)
         return _set(actions, dict(zip(self.dims, near.unbind(-1), strict=True)))
 
     def start(self, mean: Tensor) -> Tensor:
         """Begin within the limit."""
         return self(mean)
 
-    def _project(self, part: Tensor) -> Tensor:
-        """Project onto the ball: shrink all magnitudes by what the largest j of them exceed it."""
+    def _nearest(self, part: Tensor) -> Tensor:
+        """Clip to the box, scale into the l2 ball, or shrink all magnitudes into the l1 ball.
+
+        By what the largest j of them exceed it, for the j where that is most.
+        """
+        if self.shape == "box":
+            return part.clamp(-self.limit, self.limit)
+        if self.shape == "l2":
+            size = torch.linalg.vector_norm(part, dim=-1, keepdim=True)
+            return torch.where(size > self.limit, part * (self.limit / size), part)
         sizes = part.abs()
         excess = sizes.sort(-1, descending=True).values.cumsum(-1) - self.limit
         counts = torch.arange(1, part.shape[-1] + 1, device=part.device, dtype=part.dtype)

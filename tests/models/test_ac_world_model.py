@@ -164,3 +164,15 @@ def test_the_gradient_of_a_rollout_is_its_slope(world):
     ends = [world.rollout(start, plans + sign * 1e-3 * along) for sign in (1, -1)]
     slope = (weights * (ends[0] - ends[1])).double().sum() / 2e-3
     assert (gradient * along).double().sum().item() == pytest.approx(slope.item(), rel=5e-2)
+
+
+def test_the_pose_is_foretold_step_by_step(world):
+    known, actions = context(2, 2), candidates(2, 3, 4)
+    found = world.predict_proprio(known, actions)
+    for b, s in ((0, 0), (1, 2)):
+        pose = known.proprio[b, -1]
+        for step in range(4):
+            pose = compose(pose, actions[b, s, step])
+            torch.testing.assert_close(found[b, s, step], pose, atol=1e-6, rtol=0)
+    with pytest.raises(ValueError, match="needs the arm's pose"):
+        world.predict_proprio(Context(known.z, known.actions), actions)
