@@ -30,8 +30,8 @@ LAYER_BYTES = 25_200_000  # of a ViT-L block in f16
 MIB = 1 << 20
 
 
-def write_random(path: Path, gigabytes: float) -> None:
-    """Write a V-JEPA 2 encoder 1,024 wide, with as many layers as make up the size."""
+def write_random(path: Path, gigabytes: float, file_type: str = "f16") -> None:
+    """Write a V-JEPA 2 encoder 1,024 wide, with as many layers as make up the size in f16."""
     meta = {
         "general.architecture": "jepa",
         "jepa.schema_version": 1,
@@ -49,7 +49,7 @@ def write_random(path: Path, gigabytes: float) -> None:
     rng = np.random.default_rng(0)
     shapes = {n: tuple(int(d) for d in s.shape) for n, s in expected_tensors(checked).items()}
     tensors = {n: rng.standard_normal(s, np.float32) * 0.02 for n, s in shapes.items()}
-    write_bundle(path, meta, tensors, "f16")
+    write_bundle(path, meta, tensors, file_type)
 
 
 def peak_bytes() -> int:

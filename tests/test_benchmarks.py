@@ -222,5 +222,15 @@ def test_memory_of_candidates_is_measured_in_a_child_process(capsys, monkeypatch
     assert found["largest"] < found["repeated_frames"], found
 
 
+def test_kept_weights_are_smaller_and_give_the_same(capsys, monkeypatch):
+    monkeypatch.syspath_prepend(FOLDER)
+    importlib.import_module("low_precision").main(["--quick", "--rounds=1", _threads()])
+    found = last_json(capsys)
+    for row in found["kept"].values():
+        assert row["bytes"]["quantised"] < 0.7 * row["bytes"]["expanded"]
+        assert row["difference"] < 1e-2
+    assert all(row["errors"]["int8"] < 0.05 for row in found["int8"].values())
+
+
 def _threads():
     return f"--threads={torch.get_num_threads()}"
