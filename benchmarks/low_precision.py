@@ -2,9 +2,9 @@
 
 Run: ``python benchmarks/low_precision.py [--threads 2] [--rounds 3] [--quick]``. First a V-JEPA 2
 encoder, ViT-L-shaped with 4 layers, on 2,048 tokens, matrices expanded to bfloat16 at load or kept
-as q8_0 and q4_k: memory of the weights and seconds, alternating. Then the matrix products of such layers in
-bfloat16 against int8 with a scale a row, the form in which no row's result depends on the rows
-beside it: the product alone, and with all that int8 needs around it. The last line is one JSON
+as q8_0 and q4_k: memory of the weights and seconds, alternating. Then the matrix products of such
+layers in bfloat16 against int8 with a scale a row, the form in which no row's result depends on the
+rows beside it: the product alone, and with all that int8 needs around it. The last line is one JSON
 object.
 """
 
