@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -19,7 +20,8 @@ ObjectiveFactory = Callable[[Tensor], Objective]
 class RolloutCost:
     """The cost function a planner sees: objective(rollout(context, actions), actions), in pieces.
 
-    It is also a ``LatentCost``. Where actions require a gradient, it flows through.
+    It is also a ``LatentCost``. Where actions require a gradient, each piece's is taken before the
+    next is rolled out, so that memory holds one piece; ``latents`` and ``step`` keep all.
 
     Attributes:
         world_model: Predicts the latents.
@@ -47,6 +49,8 @@ class RolloutCost:
     def __call__(self, actions: Tensor) -> Tensor:
         """Cost float32 [B,S] of solver-space actions [B,S,H,A]."""
         self.evaluations += actions.shape[1]
+        if actions.requires_grad and torch.is_grad_enabled():
+            return cast(Tensor, _Sloped.apply(actions, self._slopes))
         return self._pieces(actions, self._cost)
 
     @property
@@ -85,6 +89,24 @@ class RolloutCost:
     def _cost(self, known: Context, objective: Objective, piece: Tensor) -> Tensor:
         return objective(self._rollout(known, piece), piece)
 
+    def _slopes(self, actions: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return costs [B,S] and their gradients [B,S,H,A], None where they have none."""
+        has_slope = True
+
+        def work(known: Context, objective: Objective, piece: Tensor) -> Tensor:
+            nonlocal has_slope
+            leaf = piece.detach().requires_grad_()
+            costs, slopes = self._cost(known, objective, leaf), torch.zeros_like(leaf)
+            has_slope &= costs.requires_grad
+            if has_slope:  # a candidate's cost depends on nothing beside it
+                (slopes,) = torch.autograd.grad(costs.sum(), leaf)
+            return torch.cat([costs.detach()[:, :, None].to(leaf), slopes.flatten(2)], 2)
+
+        with torch.enable_grad():
+            both = self._pieces(actions, work)
+        costs, slopes = both[:, :, 0].float(), both[:, :, 1:].view_as(actions)
+        return costs, slopes if has_slope else None
+
     def _rollout(self, known: Context, piece: Tensor) -> Tensor:
         return self.world_model.rollout(known, piece)
 
@@ -121,6 +143,26 @@ class RolloutCost:
         before = None if now.before is None else _usable(now.before)
         proprio = None if now.goal_proprio is None else _usable(now.goal_proprio)
         return replace(now, before=before, goal_proprio=proprio)
+
+
+class _Sloped(torch.autograd.Function):
+    """Costs that already know their gradients."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, actions: Tensor, slopes: Callable[[Tensor], tuple[Tensor, Tensor | None]]
+    ) -> Tensor:
+        costs, found = slopes(actions.detach())
+        if found is None:
+            ctx.mark_non_differentiable(costs)
+        else:
+            ctx.save_for_backward(found)
+        return costs
+
+    @staticmethod
+    def backward(ctx: Any, weights: Tensor) -> tuple[Tensor, None]:
+        (found,) = ctx.saved_tensors
+        return weights[:, :, None, None].to(found) * found, None
 
 
 def _usable(values: Tensor) -> Tensor:

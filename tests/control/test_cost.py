@@ -1,5 +1,7 @@
 """The cost a planner sees: pieces, gradients, one step at a time, and how often it was asked."""
 
+import dataclasses
+import weakref
 from functools import partial
 
 import pytest
@@ -36,6 +38,25 @@ def test_pieces_give_the_same_costs_and_gradients(limits):
     cost(actions).sum().backward()
     whole(again).sum().backward()
     torch.testing.assert_close(actions.grad, again.grad)
+
+
+@pytest.mark.parametrize("chunk", [None, 2, 1])
+def test_a_gradient_keeps_one_piece_of_the_rollout_at_a_time(chunk):
+    class Watched(PointModel):
+        def __init__(self):
+            self.kept = []
+
+        def rollout(self, context, actions):
+            mark = torch.zeros(())  # what the graph of this rollout saves
+            self.kept.append(weakref.ref(mark))
+            seen.append(sum(one() is not None for one in self.kept))
+            return super().rollout(context, actions) + actions.sum() * mark
+
+    seen = []
+    cost = dataclasses.replace(point_cost(chunk=chunk), world_model=Watched())
+    cost(candidates().requires_grad_()).sum().backward()
+    assert max(seen) == 1
+    assert len(seen) == {2: 9, None: 1, 1: 15}[chunk]
 
 
 @pytest.mark.parametrize("norm", ["l2", "l1", "cosine"])
