@@ -131,7 +131,7 @@ class ActionCodec:
         return scaled.reshape(*steps.shape[:-2], -1, self.action_dim)
 
     def decode(self, blocks: ArrayLike) -> Tensor:
-        """Turn solver blocks into environment actions inside the env's box.
+        """Turn solver blocks into environment actions inside the env's box; gradients pass.
 
         Args:
             blocks: [..., n, A], solver units.
@@ -142,7 +142,7 @@ class ActionCodec:
         Raises:
             ValueError: the last dimension is not A.
         """
-        packed = as_float32(blocks)
+        packed = blocks.float() if isinstance(blocks, Tensor) else as_float32(blocks)
         if packed.ndim < 2 or packed.shape[-1] != self.action_dim:
             raise ValueError(
                 f"solver blocks must be [..., n, {self.action_dim}] (block {self.block} x "
