@@ -45,7 +45,7 @@ STAGES = (0, 2, 10, 30)  # iterations after which parity candidates are drawn
 
 def contenders(args: argparse.Namespace, sizes: Sizes, folder: Path) -> list[Contender]:
     """Build what is to be timed; the first is the reference of the parity table."""
-    frames, planner = random_frames(sizes.image), preset("planner", "cem_lewm")
+    frames, planner = random_frames(sizes.image), preset("planner", "lewm")
     bf16 = args.bf16 == "yes" or (args.bf16 == "auto" and has_fast_bfloat16(CPU))
     dtypes = ["float32", "bfloat16"] if bf16 else ["float32"]
     found, path = [], None
@@ -83,7 +83,7 @@ def count_flops(solve: Callable[[], object]) -> int:
 def candidate_sets(contender: Contender, stages: Sequence[int], seeds: int) -> dict[int, Tensor]:
     """Draw candidates as CEM would after so many iterations: stage -> [sets,1,S,H,A]."""
     sets = {}
-    planner = preset("planner", "cem_lewm")
+    planner = preset("planner", "lewm")
     for stage in stages:
         drawn = []
         for seed in range(seeds):
@@ -118,7 +118,7 @@ def parity(
     entries: Sequence[Contender], stages: Sequence[int], seeds: int
 ) -> dict[str, dict[str, dict[str, float]]]:
     """Score the same candidates with every contender: name -> stage -> agreement with the first."""
-    elites = preset("planner", "cem_lewm").num_elites
+    elites = preset("planner", "lewm").num_elites
     sets = candidate_sets(entries[-1], stages, seeds)
     table: dict[str, dict[str, dict[str, float]]] = {entry.name: {} for entry in entries[1:]}
     for stage, candidates in sets.items():
@@ -219,7 +219,7 @@ def time_bundle(args: argparse.Namespace) -> dict[str, Any]:
     model = load_world_model(bundle, CPU, dtype)
     raw = torch.randint(0, 256, (2, 1, 224, 224, 3), dtype=torch.uint8)
     start, goal = model.preprocess(raw).split(1)
-    planners = {name: preset("planner", name) for name in ("cem", "cem_lewm")}
+    planners = {name: preset("planner", name) for name in ("cem", "lewm")}
     entries = {n: ours(n, model, (start, goal), planner) for n, planner in planners.items()}
     counts = {n: min(planner.iterations, args.iterations) for n, planner in planners.items()}
     solvers = [partial(entry.solve, counts[name]) for name, entry in entries.items()]

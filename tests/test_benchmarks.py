@@ -64,7 +64,7 @@ def test_a_bundle_is_timed_with_both_presets(bench, tiny, capsys):
     found = last_json(capsys)
     assert {name: row["size"] for name, row in found["solves"].items()} == {
         "cem": "300x2x5",
-        "cem_lewm": "300x2x5",
+        "lewm": "300x2x5",
     }
 
 
@@ -83,7 +83,7 @@ def test_impossible_options_are_refused(bench, argument, capsys):
 def test_solves_depend_on_the_seed_alone(bench, sizes, tmp_path):
     path = bench.random_bundle(tmp_path / "random.gguf", sizes)
     model = load_world_model(path, CPU)
-    planner = bench.preset("planner", "cem_lewm")
+    planner = bench.preset("planner", "lewm")
     entry = bench.ours("ours", model, bench.random_frames(sizes.image), planner)
     first, again, other = (entry.solve(2, seed).actions for seed in (3, 3, 4))
     assert torch.equal(first, again)
@@ -93,7 +93,7 @@ def test_solves_depend_on_the_seed_alone(bench, sizes, tmp_path):
 def test_random_models_listen_to_their_actions(bench, sizes, tmp_path):
     """A benchmark model whose costs ignored the candidates would prove no parity."""
     path = bench.random_bundle(tmp_path / "random.gguf", sizes)
-    planner = bench.preset("planner", "cem_lewm")
+    planner = bench.preset("planner", "lewm")
     entry = bench.ours(
         "ours", load_world_model(path, CPU), bench.random_frames(sizes.image), planner
     )
@@ -142,7 +142,7 @@ def test_the_summary_is_the_median_and_the_tail(bench):
 @pytest.mark.reference
 def test_the_peer_scores_candidates_alike(bench, sizes, tmp_path):
     pytest.importorskip("stable_worldmodel.planning")
-    planner = bench.preset("planner", "cem_lewm")
+    planner = bench.preset("planner", "lewm")
     frames, theirs = bench.random_frames(sizes.image), bench.build_peer(sizes)
     path = bench.convert_peer(theirs, sizes, tmp_path)
     entries = [

@@ -23,8 +23,14 @@ GOLDEN = np.load(Path(__file__).parent / "golden" / "cem_ac.npz")
 WIDE = (torch.full((7,), -torch.inf), torch.full((7,), torch.inf))
 BOX = torch.tensor([1.0] * 7)
 CPU = torch.device("cpu")
+ARMS = ("cem_ac", "vjepa2_ac")
+PUBLISHED = {
+    "function": "vjepa2_ac_function",
+    "wrapper": "vjepa2_ac",
+    "notebook": "vjepa2_ac_notebook",
+}
 FOLDER = files("jepa_wm.conf").joinpath("planner")
-PRESETS = sorted(f.name[:-5] for f in FOLDER.iterdir() if f.name.startswith("cem_ac"))
+PRESETS = sorted(f.name[:-5] for f in FOLDER.iterdir() if f.name[:-5].startswith(ARMS))
 ZONE = torch.tensor([0.0] * 6 + [0.25])
 
 
@@ -87,15 +93,15 @@ def executed(plan):
     return codec.decode(plan)
 
 
-@pytest.mark.parametrize("case", ["function", "wrapper", "notebook"])
+@pytest.mark.parametrize("case", PUBLISHED)
 def test_a_preset_is_its_source_given_the_same_noise(case):
-    plan = executed(replayed(case, preset("planner", f"cem_ac_{case}")))
+    plan = executed(replayed(case, preset("planner", PUBLISHED[case])))
     error = np.abs(plan.numpy() - GOLDEN[f"{case}.plan"]).max()
     assert error < 1e-6, f"{error:.1e}"
 
 
 def test_pins_and_the_closing_gripper_are_the_published_ones():
-    wrapper = preset("planner", "cem_ac_wrapper")
+    wrapper = preset("planner", "vjepa2_ac")
     held = dict(wrapper.constraints)
     pinned = replayed("pinned", wrapper, axes=Pin(values={2: -0.03, 0: 0.09}))
     assert np.abs(executed(pinned).numpy() - GOLDEN["pinned.plan"]).max() < 1e-6

@@ -40,18 +40,27 @@ BASE = {
     "returns": "mean",
     "std_estimator": "unbiased",
 }
+AVERAGED = {
+    "temperature": 0.5,
+    "normalise": True,
+    "target_ess": None,
+    "control_cost": False,
+    "adapt_std": True,
+    "max_std": None,
+    "repeat_candidates": False,
+}
 
 
 # an arm's planner on a problem that is no arm: its search without its limits (tests/test_cem_ac.py)
-NO_ARM = {"horizon": 5, "init_std": 1.0, "momentum": 0.15, "momentum_std": None}
+NO_ARM = {"init_std": 1.0, "momentum": 0.15, "momentum_std": None}
 
 
 def conf(name, **changes):
     node = OmegaConf.load(str(CONF.joinpath(f"{name}.yaml")))
-    if name.startswith(("cem_ac", "mppi_ac")):
+    if node.constraints:
         node.constraints = {}
         node = OmegaConf.merge(node, NO_ARM | {"min_std": float(np.max(node.min_std))})
-    return instantiate(OmegaConf.merge(node, changes))
+    return instantiate(OmegaConf.merge(node, {"horizon": 5}, changes))
 
 
 def cem(**changes):
@@ -59,8 +68,7 @@ def cem(**changes):
 
 
 def mppi(**changes):
-    extra = {"temperature": 0.5, "normalise": True, "adapt_std": True}
-    return MPPI(**{**BASE, **extra, **changes})
+    return MPPI(**{**BASE, **AVERAGED, **changes})
 
 
 def generators(seeds):
@@ -89,8 +97,9 @@ def test_nears_the_optimum_of_a_quadratic(name):
     begin = cost(torch.zeros(2, 1, planner.horizon, 4))[:, 0]
     assert plan.actions.shape == (2, planner.horizon, 4)
     assert plan.actions.dtype == torch.float32
-    # the spread of the first two never shrinks, the others have few rounds
-    slow = ("mppi_swm", "random_shooting", "cem_ac_notebook", "cem_ac", "mppi_ac")
+    # their spread never shrinks, or they have few rounds
+    slow = {"mppi_swm", "random_shooting", "vjepa2_ac_notebook", "cem_ac", "mppi_ac"}
+    slow |= {"icem_paper", "mppi_it", "predictive_sampling"}
     share = 0.9 if name in slow else 0.1
     assert (plan.cost < share * begin).all(), f"cost {plan.cost} from {begin}"
     torch.testing.assert_close(cost(plan.actions[:, None])[:, 0], plan.cost)
@@ -148,7 +157,8 @@ def test_shift_drops_n_blocks_and_starts_wide(name):
     begin = planner.start(2, 1, CPU, [[[1], [2], [3], [4], [5]]] * 2)
     plan = dataclasses.replace(begin, cost=torch.tensor([1.0, torch.inf]), std=begin.std * 0.1)
     following = planner.shift(plan, 2)
-    assert following.actions[0, :, 0].tolist() == [3, 4, 5, 0, 0]
+    after = 5 if getattr(planner, "pad", "zero") == "last" else 0
+    assert following.actions[0, :, 0].tolist() == [3, 4, 5, after, after]
     assert following.actions[1, :, 0].tolist() == [0] * 5, "a failed row starts cold"
     assert torch.equal(following.std, begin.std)
     assert plan.actions[0, :, 0].tolist() == [1, 2, 3, 4, 5], "the plan itself is unchanged"
@@ -158,8 +168,9 @@ def test_shift_drops_n_blocks_and_starts_wide(name):
 def test_shift_of_a_shrunken_plan_is_padded_to_the_horizon(name):
     planner = conf(name)
     short = Plan(torch.ones(1, 3, 2), torch.ones(1, 3, 2), torch.zeros(1))
-    assert planner.shift(short, 1).actions[0, :, 0].tolist() == [1, 1, 0, 0, 0]
-    assert planner.shift(short, 3).actions.abs().sum() == 0
+    after = 1 if getattr(planner, "pad", "zero") == "last" else 0
+    assert planner.shift(short, 1).actions[0, :, 0].tolist() == [1, 1, after, after, after]
+    assert planner.shift(short, 3).actions[0, :, 0].tolist() == [after] * 5
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -238,7 +249,7 @@ def test_a_warm_start_outside_the_box_is_brought_in_where_the_planner_clips(name
     assert (plan.actions == (1.0 if planner.clip else 9.0)).all()
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "random_shooting"])
+@pytest.mark.parametrize("name", [name for name in NAMES if conf(name).iterations > 2])
 def test_one_failed_cost_call_is_enough_to_restart_cold(name):
     planner, calls = conf(name), []
 
@@ -285,8 +296,10 @@ def test_mean_and_best_come_with_their_costs(name):
     plan = solve(planner, cost, (0, 1))
     for scored in (plan.mean, plan.best):
         torch.testing.assert_close(cost(scored.actions[:, None])[:, 0], scored.cost)
-    chosen = plan.best if planner.returns == "best" else plan.mean
-    assert torch.equal(plan.actions, chosen.actions)
+    torch.testing.assert_close(cost(plan.actions[:, None])[:, 0], plan.cost)
+    if planner.returns != "sample":
+        chosen = plan.best if planner.returns == "best" else plan.mean
+        assert torch.equal(plan.actions, chosen.actions)
     assert (plan.best.cost <= plan.trace.best.amin(0)).all()
 
 
@@ -399,8 +412,8 @@ def published_cem(cost, noise, elites):
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 2e-6), (torch.float64, 2e-5)])
-def test_cem_lewm_is_the_published_solver_given_the_same_noise(dtype, tolerance):
-    planner = conf("cem_lewm")
+def test_lewm_is_the_published_solver_given_the_same_noise(dtype, tolerance):
+    planner = conf("lewm")
     goal = torch.randn(5, 10, generator=torch.Generator().manual_seed(9), dtype=dtype) * 2
 
     def cost(actions):  # not separable: the cumulated path must meet the goal

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from jepa_wm.control.interfaces import Plan
-from jepa_wm.planners.rounds import take
+from jepa_wm.planners.rounds import Pool
 from jepa_wm.planners.sampling import SamplingPlanner
 
 
@@ -19,7 +19,7 @@ class CEM(SamplingPlanner):
     Attributes:
         num_elites: Candidates kept, K <= num_samples.
 
-    Source: stable-worldmodel ``planning/solver/cem.py``; ``conf/planner/cem_lewm.yaml`` holds its
+    Source: stable-worldmodel ``planning/solver/cem.py``; ``conf/planner/lewm.yaml`` holds its
         settings.
     """
 
@@ -27,7 +27,7 @@ class CEM(SamplingPlanner):
 
     def update(self, plan: Plan, samples: Tensor, costs: Tensor) -> Plan:
         """Refit to the elites of samples [B,S,H,A] with costs [B,S]."""
-        elite_costs, index = costs.topk(self.num_elites, dim=1, largest=False)  # [B,K]
-        finite = elite_costs.isfinite().float()
+        elites = Pool(samples, costs).cheapest(self.num_elites)
+        finite = elites.costs.isfinite().float()
         weights = finite / finite.sum(1, keepdim=True)
-        return self.fit(take(samples, index), weights, elite_costs)
+        return self.fit(elites.samples, weights, elites.costs)

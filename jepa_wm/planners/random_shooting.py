@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from jepa_wm.control.interfaces import Plan
-from jepa_wm.planners.rounds import take
+from jepa_wm.planners.rounds import Pool
 from jepa_wm.planners.sampling import SamplingPlanner
 
 
@@ -13,18 +14,20 @@ from jepa_wm.planners.sampling import SamplingPlanner
 class RandomShooting(SamplingPlanner):
     """Best of ``iterations`` x ``num_samples`` candidates around a start that never moves.
 
-    With ``returns: best`` and candidate 0 as the start's own mean, this is predictive sampling.
-
-    Source: Howell et al. 2022, "Predictive Sampling".
+    The next solve starts from the best. ``PredictiveSampling`` moves from round to round.
     """
 
     def faults(self) -> list[str]:
         """Name every impossible setting."""
-        wrong = [] if self.returns == "best" else ["returns must be best: the mean never moves"]
+        wrong = [] if self.returns == "best" else ["returns must be best: the mean is no fit"]
         return super().faults() + wrong
 
     def update(self, plan: Plan, samples: Tensor, costs: Tensor) -> Plan:
         """Keep the proposal; the trace still sees the candidates [B,S,H,A] with costs [B,S]."""
-        lowest, index = costs.topk(1, dim=1, largest=False)
-        fit = self.fit(take(samples, index), lowest.new_ones(lowest.shape), lowest)
+        fit = self._lowest(samples, costs)
         return Plan(plan.actions, plan.std, fit.cost, fit.trace)
+
+    def _lowest(self, samples: Tensor, costs: Tensor) -> Plan:
+        """Return the best of the samples, a mean without spread."""
+        best = Pool(samples, costs).cheapest(1)
+        return self.fit(best.samples, torch.ones_like(best.costs), best.costs)

@@ -59,7 +59,7 @@ class SamplingPlanner(ContinuousPlanner):
     def faults(self) -> list[str]:
         """Name every impossible setting; a subclass may add its own."""
         values = self._values()
-        words = {"returns": ("mean", "best"), "std_estimator": ("unbiased", "population")}
+        words = {"returns": self._ways(), "std_estimator": ("unbiased", "population")}
         tops = {"min_std": torch.inf, "momentum": 1.0}
         if self.momentum_std is not None:
             tops["momentum_std"] = 1.0
@@ -172,10 +172,14 @@ class SamplingPlanner(ContinuousPlanner):
         """Return the candidates that join the next round, and the next solve, without a draw."""
         return None
 
+    def _ways(self) -> tuple[str, ...]:
+        """Name what ``returns`` may be."""
+        return ("mean", "best")
+
     def _choose(
         self, mean: Scored, best: Scored, last: Pool, generators: Sequence[torch.Generator]
     ) -> Scored:
-        """Return the plan of a solve: its last mean, its best candidate or one of the last."""
+        """Return the plan of a solve, as ``returns`` says; ``last`` is the last round's pool."""
         return best if self.returns == "best" else mean
 
     def _sample(
