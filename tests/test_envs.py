@@ -18,6 +18,9 @@ from omegaconf import OmegaConf
 from pymunk.space_debug_draw_options import SpaceDebugColor
 
 from jepa_wm.envs import metrics
+from jepa_wm.envs.maze_play import maze_expert
+from jepa_wm.envs.maze_play import start_states as maze_starts
+from jepa_wm.envs.maze_worlds import MazeMap
 from jepa_wm.envs.physics import HOME_STATE, PushTWorlds
 from jepa_wm.envs.pusht import GREEN_POSE, PushT
 from jepa_wm.envs.reach_experts import push_expert
@@ -93,6 +96,14 @@ def walking_to_the_door(rng, state):
     return wall_expert(state[None], np.array([[32.0, 30.0]]))[0]
 
 
+def random_balls(count, seed):
+    return maze_starts([np.random.default_rng([seed, row]) for row in range(count)], MazeMap())
+
+
+def rolling_round_the_corner(rng, state):
+    return maze_expert(state[None], np.array([[1.8, 2.8]]))[0]
+
+
 # what the tests below need to know of an environment: states (count, seed), and actions that take
 # an episode from any start to somewhere its task calls another place
 SAMPLES = {
@@ -101,6 +112,7 @@ SAMPLES = {
     "push": (random_arm_states, pushing_the_block_away),
     "tworoom": (random_places, walking_to_a_corner),
     "wall": (random_dots, walking_to_the_door),
+    "maze": (random_balls, rolling_round_the_corner),
 }
 
 
