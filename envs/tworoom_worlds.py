@@ -7,7 +7,7 @@ the wall is set back to the room it started the step in.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -38,6 +38,10 @@ class Rooms:
         thickness: Of the wall, px, 7 to 41.
         doors: Centre along the wall (0 to 223) and half width (1 to 21) of 1 to 3 doors, px.
 
+    What cannot be varied stands beside it, all px: ``low`` and ``high``, between which the dot can
+    be; ``middle``, the centre of the wall; ``door_margin``, by which an opening is wider than it
+    looks; ``push_back``, between the wall and a dot that ran into it.
+
     Raises:
         ValueError: a value is out of its range; all faults at once.
     """
@@ -46,6 +50,12 @@ class Rooms:
     wall: str = "vertical"
     thickness: int = 10
     doors: Sequence[Sequence[float]] = ((49, 14),)
+
+    low: ClassVar[float] = LOW
+    high: ClassVar[float] = HIGH
+    middle: ClassVar[float] = MIDDLE
+    door_margin: ClassVar[float] = DOOR_MARGIN
+    push_back: ClassVar[float] = PUSH_BACK
 
     def __post_init__(self) -> None:
         faults = [
