@@ -33,7 +33,7 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
         {"torch"},
     ),
     "control": ({"control", "errors", "runtime"}, {"torch", "numpy", "gymnasium"}),
-    "planners": ({"control.interfaces", "errors"}, {"torch", "numpy"}),
+    "planners": ({"control.interfaces", "errors"}, {"torch", "numpy", "cmaes"}),
     "bundle": ({"errors", "hub"}, {"gguf", "numpy", "torch"}),
     "media": ({"errors"}, {"numpy", "PIL", "imageio_ffmpeg"}),
     "models": ({"control.interfaces", "errors", "bundle"}, {"torch", "numpy", "safetensors"}),

@@ -1,11 +1,12 @@
 """The steps of a planner that follows gradients: slope, optimiser, noise, trace."""
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from jepa_wm.control.interfaces import CostFn, PlanTrace
+from jepa_wm.control.interfaces import CostFn, Plan, PlanTrace
 from jepa_wm.errors import ConfigError
 from jepa_wm.planners.rounds import score
 
@@ -84,6 +85,34 @@ def noise(shape: Sequence[int], generators: Sequence[torch.Generator], like: Ten
     for row, generator in zip(drawn, generators, strict=True):
         torch.randn(row.shape, generator=generator, out=row)
     return drawn.to(like.device, non_blocking=True)
+
+
+class Restarts(Protocol):
+    """The settings of a planner that begins at several plans."""
+
+    @property
+    def num_samples(self) -> int: ...  # noqa: D102
+    @property
+    def include_mean(self) -> bool: ...  # noqa: D102
+
+
+def restarts(
+    plan: Plan, tried: Tensor | None, settings: Restarts, generators: Sequence[torch.Generator]
+) -> Tensor:
+    """Return where a search begins [B,S,H,A]: the mean, then plans to be tried, then draws.
+
+    Where a plan to be tried is NaN, it is drawn.
+    """
+    drawn = noise((settings.num_samples, *plan.actions.shape[1:]), generators, plan.actions)
+    begin = drawn * plan.std[:, None] + plan.actions[:, None]
+    at = int(settings.include_mean)
+    if tried is not None:
+        place = begin[:, at : at + tried.shape[1]]
+        given = tried[:, : place.shape[1]]
+        begin[:, at : at + place.shape[1]] = torch.where(given.isnan(), place, given)
+    if settings.include_mean:
+        begin[:, 0] = plan.actions
+    return begin
 
 
 def seen(costs: Tensor, samples: Tensor) -> PlanTrace:

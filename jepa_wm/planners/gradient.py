@@ -15,6 +15,7 @@ from jepa_wm.planners.descent import (
     finite,
     limit_norm,
     noise,
+    restarts,
     seen,
     slope,
 )
@@ -95,26 +96,12 @@ class GradientPlanner(ContinuousPlanner):
             mean = clamp(starting(start.actions.float(), named(self.constraints)), box)
             never = torch.full_like(mean[:, 0, 0], torch.inf)
             plan = Plan(mean.clone(), start.std.float().clone(), never)
-            restarts = self._restarts(plan, start.candidates, generators)
-            way = _Way(self._allowed(restarts, box), plan, self)
+            now = restarts(plan, start.candidates, self, generators)
+            way = _Way(self._allowed(now, box), plan, self)
             for _ in range(self.iterations):
                 way.look(cost)
                 self._move(way, box, generators)
             return self._chosen(cost, plan, way)
-
-    def _restarts(
-        self, plan: Plan, tried: Tensor | None, generators: Sequence[torch.Generator]
-    ) -> Tensor:
-        """Return where the restarts begin, [B,S,H,A]."""
-        S = self.num_samples
-        drawn = noise((S, *plan.actions.shape[1:]), generators, plan.actions)
-        begin = drawn * plan.std[:, None] + plan.actions[:, None]
-        at = int(self.include_mean)
-        if tried is not None:
-            begin[:, at : at + tried.shape[1]] = tried[:, : S - at]
-        if self.include_mean:
-            begin[:, 0] = plan.actions
-        return begin
 
     def _move(self, way: "_Way", box: Bounds | None, generators: Sequence[torch.Generator]) -> None:
         """Take one step of every restart that may go on."""
