@@ -16,8 +16,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
-from numpy.typing import NDArray
 from tqdm import tqdm
 
 from jepa_wm.envs.rendering import PushTRenderer
@@ -26,6 +24,7 @@ from jepa_wm.errors import ConfigError
 from jepa_wm.experiments.dreams import OFFSET, dream
 from jepa_wm.launch import build, launch, preset_node
 from jepa_wm.training.dataset import ARRAYS, DatasetInfo, array_shapes
+from jepa_wm.training.pictures import shrink
 
 _COUNTS = ("episodes", "steps", "block", "image_size", "workers", "seed")
 _TOLD = ("targets", "action_low", "action_high")  # not yet told by older collections
@@ -107,13 +106,6 @@ def prepare(config: CollectConfig) -> DatasetInfo:
         np.lib.format.open_memmap(config.out / f"{name}.npy", "w+", dtype, shape).flush()
     wanted.save(config.out)
     return wanted
-
-
-def shrink(frames: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
-    """Resize uint8 [N,H,W,3] to [N,size,size,3], as a bundle's ``squash`` preprocessing does."""
-    pixels = torch.from_numpy(frames).permute(0, 3, 1, 2)
-    small = F.interpolate(pixels, (size, size), mode="bilinear", antialias=True)
-    return small.permute(0, 2, 3, 1).numpy()
 
 
 def collect_chunk(config: CollectConfig, first: int, count: int) -> int:

@@ -1,7 +1,8 @@
 """Train a small model on collected play and write it as a bundle.
 
 Run: ``python -m jepa_wm.train data=data/play holdout=data/holdout`` for a LeWM, ``recipe=encoder``
-for a V-JEPA 2 encoder and, on that, ``recipe=ac`` for an action-conditioned predictor.
+for a V-JEPA 2 encoder and, on that, ``recipe=ac`` for an action-conditioned predictor;
+``recipe=decoder model=lewm.gguf`` for pictures of a finished model's latents.
 Data-parallel: ``torchrun --nproc-per-node 2 -m jepa_wm.train ...`` (gloo on CPU, nccl on CUDA).
 Ctrl-C saves a checkpoint; ``resume=runs/lewm/checkpoint.pt`` continues exactly.
 """
@@ -14,12 +15,23 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
+from jepa_wm.bundle.reader import Bundle, find_bundle
 from jepa_wm.errors import ConfigError
 from jepa_wm.launch import launch, preset_node
+from jepa_wm.models import load_world_model
+from jepa_wm.models.preprocess import Preprocess
 from jepa_wm.runtime import resolve_device
 from jepa_wm.training.ac import ACRun, ACTrainer, PredictorSizes
 from jepa_wm.training.dataset import DatasetInfo, Mixture, PlayDataset, open_datasets
+from jepa_wm.training.decoder import (
+    DecoderRun,
+    DecoderSizes,
+    DecoderTrainer,
+    Pairs,
+    save_decoder,
+)
 from jepa_wm.training.export import export
 from jepa_wm.training.export_vjepa2 import ArmTask, export_ac, export_encoder, load_encoder
 from jepa_wm.training.lewm import TrainConfig, Trainer
@@ -31,7 +43,7 @@ from jepa_wm.viz.training import training_curves
 
 # not part of the run itself
 _WHERE = ("trainer", "data", "holdout", "out", "init", "resume", "device", "threads", "encoder",
-          "file_type", "task")  # fmt: skip
+          "file_type", "task", "model")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -128,7 +140,37 @@ def make_ac(options: dict[str, Any], at: Places) -> tuple[Loop, Finish]:
     return trainer, finish
 
 
-TRAINERS = {"lewm": make_lewm, "encoder": make_encoder, "ac": make_ac}
+def make_decoder(options: dict[str, Any], at: Places) -> tuple[Loop, Finish]:
+    """Make the trainer of a decoder for a finished world model."""
+    config = run_config(options, DecoderRun, DecoderSizes)
+    bundle = Bundle.open(find_bundle(options["model"]))
+    seen, stored = Preprocess.from_bundle(bundle).size, at.data.info.image_size
+    if stored < seen:
+        raise ConfigError(
+            f"{at.data.folder} holds frames of {stored} px, {bundle.path} looks at {seen}: collect "
+            f"with image_size={seen}"
+        )
+    world = load_world_model(bundle, at.device)
+
+    def encode(frames: Tensor) -> Tensor:
+        return world.encode(world.preprocess(frames[:, None]))[:, 0]
+
+    data = Pairs.encode(at.data, config, encode, at.device)
+    holdout = None
+    if at.holdout is not None:
+        holdout = Pairs.encode(at.holdout, config, encode, at.device)
+    trainer = DecoderTrainer(config, data, holdout, at.out, at.device)
+    about = {"model": str(bundle.path), "model_sha256": bundle.sha256}
+    target = at.out / "decoder.npz"
+    return (
+        trainer,
+        lambda: save_decoder(trainer.network, target, about) if trainer.rank == 0 else target,
+    )
+
+
+TRAINERS = {
+    "lewm": make_lewm, "encoder": make_encoder, "ac": make_ac, "decoder": make_decoder,
+}  # fmt: skip
 
 
 def join_ranks(device: torch.device) -> torch.device:

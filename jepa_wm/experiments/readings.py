@@ -1,7 +1,7 @@
 """What a linear map reads of the simulator's state in a latent, and how well it does.
 
 Ridge regression in its dual form, since a token model's latents have more numbers than there are
-frames. How much to shrink is chosen by leaving frames out one by one; the score is of episodes that
+frames. How much to shrink is chosen by leaving episodes out one by one; the score is of others that
 were never fitted.
 """
 
@@ -16,7 +16,7 @@ from jepa_wm.errors import ConfigError
 
 Floats = NDArray[np.float64]
 
-_SHRINK = 10.0 ** np.arange(-9, 2)  # of the mean squared length of a centred latent
+_SHRINK = 10.0 ** np.arange(-9, 4)  # of the mean squared length of a centred latent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,7 +147,7 @@ def fit_probe(
         raise ConfigError("a probe needs frames of two episodes: one to fit, one to score it on")
     held_out = np.isin(episodes, names[3::4] if len(names) > 3 else names[-1:])
     targets = np.concatenate([one.targets(states) for one in readings], -1)
-    fitted = _solve(z[~held_out], targets[~held_out])
+    fitted = _solve(z[~held_out], targets[~held_out], episodes[~held_out])
     usual = states[~held_out].mean(0)
     probe = LinearProbe(readings, *fitted, usual, {})
     found = (z[held_out] - probe.centre) @ probe.rows.T @ probe.weights + probe.offset
@@ -161,11 +161,14 @@ def fit_probe(
     return LinearProbe(readings, *fitted, usual, r2)
 
 
-def _solve(z: Floats, targets: Floats) -> tuple[Floats, Floats, Floats, Floats]:
+def _solve(
+    z: Floats, targets: Floats, episodes: NDArray[np.int64]
+) -> tuple[Floats, Floats, Floats, Floats]:
     """Return centred rows, their mean, the rows' weights and the targets' mean.
 
-    With K = X X^T = U diag(l) U^T and a shrink s, the weights are (K + s)^-1 Y, and leaving row i
-    out misses by r_i / (1 - H_ii), H = K (K + s)^-1; targets count alike whatever their units.
+    With K = X X^T = V diag(l) V^T and a shrink s, the weights are (K + s)^-1 Y. Fitting without the
+    rows g of an episode would miss them by (1 - H_gg)^-1 (Y - H Y)_g, H = K (K + s)^-1; each target
+    takes the shrink that misses least.
     """
     z = np.asarray(z, np.float64)
     centre, offset = z.mean(0), targets.mean(0)
@@ -173,13 +176,20 @@ def _solve(z: Floats, targets: Floats) -> tuple[Floats, Floats, Floats, Floats]:
     size, vectors = np.linalg.eigh(rows @ rows.T)
     size = np.maximum(size, 0.0)
     seen = vectors.T @ y
-    spread = np.maximum(y.std(0), 1e-12)
-    best, weights = np.inf, np.zeros_like(y)
+    groups = [np.flatnonzero(episodes == name) for name in np.unique(episodes)]
+    best, weights = np.full(y.shape[1], np.inf), np.zeros_like(y)
     for shrink in _SHRINK * max(size.mean(), 1e-12):
         kept = size / (size + shrink)
         residual = y - vectors @ (kept[:, None] * seen)
-        lever = 1 - np.square(vectors) @ kept - 1 / len(z)  # the mean takes a share as well
-        missed = np.square(residual / np.maximum(lever, 1e-6)[:, None] / spread).mean()
-        if missed < best:
-            best, weights = missed, vectors @ (seen / (size + shrink)[:, None])
+        missed = sum(_left_out(vectors[g], kept, residual[g], len(z)) for g in groups)
+        better = missed < best
+        found = vectors @ (seen / (size + shrink)[:, None])
+        best, weights = np.where(better, missed, best), np.where(better, found, weights)
     return rows, centre, weights, offset
+
+
+def _left_out(vectors: Floats, kept: Floats, residual: Floats, count: int) -> Floats:
+    """Return the squared error [W] on rows of one episode had it not been fitted."""
+    hat = (vectors * kept) @ vectors.T + 1 / count  # the mean is fitted as well
+    missed = np.linalg.solve(np.eye(len(hat)) - hat + 1e-9 * np.eye(len(hat)), residual)
+    return np.square(missed).sum(0)

@@ -1,8 +1,11 @@
 """Where an encoder looks: attention of its last block from CLS to the patches."""
 
+from typing import cast
+
 import torch
 from torch import Tensor
 
+from jepa_wm.models.layers import Block
 from jepa_wm.models.model import Model
 
 
@@ -20,7 +23,7 @@ def cls_attention(model: Model, pixels: Tensor) -> Tensor:
     Raises:
         ValueError: the encoder has no CLS token or takes clips.
     """
-    config, block = model.enc.config, model.enc.blk[-1]
+    config, block = model.enc.config, cast("Block", model.enc.blk[-1])
     if not config.cls_token or config.takes_clips:
         raise ValueError("attention from CLS needs an encoder of images with a CLS token")
     seen: list[tuple] = []

@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from jepa_wm.errors import ConfigError
-from jepa_wm.training.dataset import Mixture, PlayDataset
 
 _UNREADABLE = (
     OSError, EOFError, RuntimeError, KeyError, ValueError, TypeError, pickle.UnpicklingError,
@@ -123,8 +122,8 @@ class Loop(ABC):
     Args:
         config: The run.
         network: All that is saved; its parameters with gradients learn.
-        data: Play to learn from.
-        holdout: Play to probe on while training, or None.
+        data: What to learn from, of the kind the trainer draws from.
+        holdout: The same to probe on while training, or None.
         out: Folder for ``checkpoint.pt`` and ``metrics.jsonl``; rank 0 writes.
         device: Where to compute.
     """
@@ -136,8 +135,8 @@ class Loop(ABC):
         self,
         config: RunConfig,
         network: nn.Module,
-        data: PlayDataset | Mixture,
-        holdout: PlayDataset | None,
+        data: Any,
+        holdout: Any,
         out: Path,
         device: torch.device,
     ) -> None:

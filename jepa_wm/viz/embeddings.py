@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from jepa_wm.viz.style import (
     BLUE,
@@ -74,9 +73,17 @@ def fans(panels: Sequence[Fan], steps: np.ndarray, note: str = "") -> Figure:
     for axes, panel in zip(grid.flat, panels, strict=False):
         _fan(axes, panel, steps)
     finish_shared_legend(figure)
-    if note:
-        figure.supxlabel(note, fontsize=7.5, color=MUTED, x=0.01, ha="left")
+    finish_note(figure, note)
     return figure
+
+
+def finish_note(figure: Figure, note: str) -> None:
+    """Write a line below a figure, above its legend where it has one."""
+    if note and figure.legends:
+        figure.legends[0].set_title(note)
+        figure.legends[0].get_title().set(color=MUTED, fontsize=7.5)
+    elif note:
+        figure.supxlabel(note, fontsize=7.5, color=MUTED, x=0.01, ha="left")
 
 
 def _fan(axes: Axes, panel: Fan, steps: np.ndarray) -> None:
@@ -90,7 +97,7 @@ def _fan(axes: Axes, panel: Fan, steps: np.ndarray) -> None:
     if panel.scale is not None:
         axes.axhline(panel.scale[0], color=INK, linewidth=0.8, linestyle="-.", label=panel.scale[1])
     finish_axes(axes, title=panel.title, x="environment step", y=panel.unit)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_xticks(steps[:: -(-len(steps) // 6)])
     axes.set_ylim(bottom=0)
 
 
@@ -115,7 +122,9 @@ def latent_plane(
     """
     figure = new_figure(5.2, 4.6)
     axes = figure.subplots()
-    axes.scatter(*bank.T, s=6, color=FAINT, label=f"{len(bank)} real frames", rasterized=True)
+    axes.scatter(
+        bank[:, 0], bank[:, 1], s=6, color=FAINT, label=f"{len(bank)} real frames", rasterized=True
+    )
     for name, path in paths.items():
         if path.shape != (len(steps), 2):
             raise ValueError(f"path {name} must be [{len(steps)},2], got {list(path.shape)}")
@@ -133,6 +142,5 @@ def latent_plane(
     axes.grid(axis="x", color=FAINT, linewidth=0.6)
     axes.set_aspect("equal", adjustable="datalim")
     finish_shared_legend(figure)
-    if note:
-        figure.supxlabel(note, fontsize=7.5, color=MUTED, x=0.01, ha="left")
+    finish_note(figure, note)
     return figure

@@ -12,12 +12,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from jepa_wm.viz.embeddings import COLOURS
+from jepa_wm.viz.embeddings import COLOURS, finish_note
 from jepa_wm.viz.style import BLUE, INK, MUTED, new_figure
 
 MAP = "cividis"  # one hue from dark to bright, the same for every eye
 _TILE = 1.25  # inches
-_STYLES = {"true": "-", "encoded": "-", "predicted": "--"}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -78,7 +77,7 @@ def strip(rows: Sequence[Row], heads: Sequence[str], note: str = "") -> Figure:
             _picture(tile, row.pictures[column], row.colour)
             if len(row.captions):
                 tile.set_xlabel(row.captions[column], fontsize=7.5, color=MUTED, labelpad=2)
-    _note(figure, note)
+    finish_note(figure, note)
     return figure
 
 
@@ -115,7 +114,7 @@ def overlays(
                 for curve in outlines.get(name, [{}] * n)[column].values():
                     _curve(tile, curve, frames.shape[1:3], name)
     lines = [
-        Line2D([], [], color=COLOURS[name], linestyle=_STYLES[name], label=name)
+        Line2D([], [], color=COLOURS[name], ls="--" if name == "predicted" else "-", label=name)
         for name in ("true", *sources)
         if name in outlines
     ]
@@ -123,7 +122,7 @@ def overlays(
         handles=lines, loc="outside lower center", ncols=3, fontsize=8, frameon=False,
         labelcolor=INK,
     )  # fmt: skip
-    _note(figure, note)
+    finish_note(figure, note)
     return figure
 
 
@@ -164,12 +163,13 @@ def patch_maps(
     bar = figure.colorbar(image, ax=list(grid[1:].flat), fraction=0.03, shrink=0.8)
     bar.set_label(measure, fontsize=8, color=INK)
     bar.ax.tick_params(labelsize=7, color=MUTED)
-    _note(figure, note)
+    finish_note(figure, note)
     return figure
 
 
 def _grid(rows: int, columns: int, room: float = 0.0) -> tuple[Figure, np.ndarray]:
-    figure = new_figure(max(_TILE * columns + 0.6 + room, 5.2), (_TILE + 0.3) * rows + 0.6)
+    height = (_TILE + 0.12) * rows + 0.6
+    figure = new_figure(max(_TILE * columns + 0.6 + room, 5.2), height)
     grid: np.ndarray = figure.subplots(rows, columns, squeeze=False)
     return figure, grid
 
@@ -186,8 +186,8 @@ def _curve(axes: Axes, curve: np.ndarray, shape: tuple[int, int], name: str) -> 
     """Draw a curve in units of the frame's side; what leaves the frame is not drawn."""
     height, width = shape
     axes.plot(
-        curve[:, 0] * width - 0.5, curve[:, 1] * height - 0.5, _STYLES[name], color=COLOURS[name],
-        linewidth=1.3, clip_on=True,
+        curve[:, 0] * width - 0.5, curve[:, 1] * height - 0.5, color=COLOURS[name],
+        ls="--" if name == "predicted" else "-", linewidth=1.3,
     )  # fmt: skip
     axes.set_xlim(-0.5, width - 0.5)
     axes.set_ylim(height - 0.5, -0.5)
@@ -200,8 +200,3 @@ def _pale(frame: np.ndarray) -> np.ndarray:
 
 def _grey(frame: np.ndarray) -> np.ndarray:
     return frame.mean(-1, keepdims=True).repeat(3, -1).astype(np.uint8)
-
-
-def _note(figure: Figure, note: str) -> None:
-    if note:
-        figure.supxlabel(note, fontsize=7.5, color=MUTED, x=0.01, ha="left")

@@ -41,7 +41,7 @@ def training_curves(path: Path) -> Figure:
     metrics = read_metrics(path)
     figure = Figure(figsize=(11, 7), layout="constrained")
     losses, errors, knows, health = figure.subplots(2, 2).flat
-    _curve(losses, metrics["train"], ("prediction", "rollout", "sigreg", "state"))
+    _curve(losses, metrics["train"], ("prediction", "rollout", "sigreg", "state", "pixels"))
     losses.set(title="Training losses", yscale="log", ylabel="loss (per latent column)")
     _curve(errors, metrics["probe"], _ERRORS)
     errors.set(title="Held-out latent error", yscale="log", ylabel="mean error")

@@ -1,0 +1,326 @@
+"""A small decoder for a finished world model: latents in, frames out, for those who want pixels.
+
+The model does not know it: it is trained afterwards on frames and their latents, and what it draws
+of a prediction is its own guess. A file holds arrays only (.npz, nothing is unpickled).
+"""
+
+import json
+import math
+import zipfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from jepa_wm.errors import ConfigError
+from jepa_wm.training.dataset import Mixture, PlayDataset
+from jepa_wm.training.encoder_probe import Encode
+from jepa_wm.training.loop import Loop, RunConfig
+from jepa_wm.training.pictures import shrink
+
+_START = 4  # rows and columns a vector is spread over at first
+_HIDDEN = 256
+_CHUNK = 64
+_LARGEST_SIDE, _LARGEST_WIDTH, _LARGEST_LATENT = 512, 256, 1 << 24  # bounds of a file's claims
+_CONFIG = "config"  # entry of a file that describes the others
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecoderSizes:
+    """Sizes of a decoder.
+
+    Attributes:
+        image_size: Side of the pictures, px, a power of two from 16 on.
+        width: Channels at full size; they double at every halving, up to 8 times as many.
+
+    Raises:
+        ConfigError: a size is impossible.
+    """
+
+    image_size: int
+    width: int
+
+    def __post_init__(self) -> None:
+        side = self.image_size
+        if not 16 <= side <= _LARGEST_SIDE or side & (side - 1):
+            raise ConfigError(f"image_size={side} must be a power of two, 16 to {_LARGEST_SIDE}")
+        if not 1 <= self.width <= _LARGEST_WIDTH:
+            raise ConfigError(f"width={self.width} must be 1 to {_LARGEST_WIDTH}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecoderRun(RunConfig):
+    """Everything that decides a decoder's training run.
+
+    Attributes:
+        network: Sizes.
+        frames: Most frames to learn from, evenly over the play; all of them are held in memory.
+    """
+
+    network: DecoderSizes
+    frames: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.frames < 2:
+            raise ConfigError(f"frames={self.frames} must be at least 2")
+
+
+class Decoder(nn.Module):
+    """Maps latents to pictures: spread over a small grid, doubled to full size, added to the mean.
+
+    Args:
+        sizes: Of the pictures and channels.
+        latent: Shape of a latent: [D], or [N,D] with N tokens of a square grid.
+
+    Raises:
+        ConfigError: the latent has another shape.
+    """
+
+    mean: Tensor
+    scale: Tensor
+    usual: Tensor
+
+    def __init__(self, sizes: DecoderSizes, latent: tuple[int, ...]) -> None:
+        super().__init__()
+        self.sizes, self.latent = sizes, latent
+        grid = math.isqrt(latent[0]) if len(latent) == 2 else 0
+        if len(latent) not in (1, 2) or (grid and grid**2 != latent[0]):
+            raise ConfigError(
+                f"latents are {list(latent)}; a decoder takes [D], or [N,D] of a square grid"
+            )
+        side = sizes.image_size
+        start = _START
+        while start < min(grid, side // 2):
+            start *= 2
+        widths = [sizes.width * min(8, side // (2 * at)) for at in _doublings(start, side // 2)]
+        self.start, self.grid = start, grid
+        self.lift = nn.Sequential(
+            nn.Linear(latent[-1], _HIDDEN),
+            nn.GELU(),
+            nn.Linear(_HIDDEN, widths[0] * (1 if grid else start**2)),
+        )
+        self.steps = nn.ModuleList(
+            nn.Conv2d(widths[max(0, i - 1)], width, 3, padding=1) for i, width in enumerate(widths)
+        )
+        self.last = nn.Conv2d(widths[-1], 12, 3, padding=1)  # four pixels of three colours
+        for parameter in self.last.parameters():
+            nn.init.zeros_(parameter)  # the first picture is the mean one
+        self.register_buffer("mean", torch.zeros(latent[-1]))
+        self.register_buffer("scale", torch.ones(latent[-1]))
+        self.register_buffer("usual", torch.zeros(3, side, side))
+
+    def forward(self, z: Tensor) -> Tensor:
+        """Draw latents float [B,*L] as float32 [B,3,s,s], about 0 to 1."""
+        x = self.lift((z - self.mean) / self.scale)
+        if self.grid:
+            x = x.transpose(1, 2).unflatten(2, (self.grid, self.grid))
+            x = F.interpolate(x, (self.start, self.start), mode="bilinear")
+        else:
+            x = x.unflatten(1, (-1, self.start, self.start))
+        for index, step in enumerate(self.steps):
+            x = F.interpolate(x, scale_factor=2.0) if index else x
+            x = F.gelu(step(x))
+        return F.pixel_shuffle(self.last(x), 2).float() + self.usual
+
+    @torch.no_grad()
+    def fit_scales(self, z: Tensor, frames: Tensor) -> None:
+        """Take the mean picture and the latents' mean and spread from z [M,*L], uint8 [M,s,s,3]."""
+        flat = z.reshape(-1, z.shape[-1]).float()
+        std = flat.std(0)
+        self.mean.copy_(flat.mean(0))
+        self.scale.copy_(torch.where(std > 1e-6, std, 1.0))  # columns that never move
+        self.usual.copy_(sum(f.permute(0, 3, 1, 2).float().sum(0) for f in frames.split(_CHUNK)))
+        self.usual.div_(255 * len(frames))
+
+    @torch.no_grad()
+    def pictures(self, z: Tensor) -> Tensor:
+        """Draw latents [B,*L] as uint8 [B,s,s,3], on the CPU."""
+        device = self.mean.device
+        parts = [self(part.to(device).float()).cpu() for part in z.split(_CHUNK)]
+        return (255 * torch.cat(parts)).round().clamp(0, 255).byte().permute(0, 2, 3, 1)
+
+
+def _doublings(start: int, end: int) -> list[int]:
+    sides = [start]
+    while sides[-1] < end:
+        sides.append(2 * sides[-1])
+    return sides
+
+
+def psnr(found: Tensor, true: Tensor) -> Tensor:
+    """Return the peak signal-to-noise ratio in dB of pictures uint8 [..,s,s,3], float64 [..].
+
+    10 log10(255^2 / mean squared error); 100 dB where they are equal.
+    """
+    error = (found.double() - true.double()).square().mean((-3, -2, -1))
+    return 10 * (255**2 / error.clamp(min=255**2 / 1e10)).log10()
+
+
+@dataclass(frozen=True)
+class DecoderProbe:
+    """Figures of one evaluation.
+
+    Attributes:
+        psnr: Mean over frames of the ratio between decoded and true pictures, dB.
+        psnr_mean: The same of always drawing the mean picture.
+    """
+
+    psnr: float
+    psnr_mean: float
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """Latents float32 [M,*L] and their pictures uint8 [M,s,s,3]."""
+
+    z: Tensor
+    frames: Tensor
+
+    @classmethod
+    def encode(
+        cls, data: PlayDataset | Mixture, config: DecoderRun, encode: Encode, device: torch.device
+    ) -> "Pairs":
+        """Encode at most ``config.frames`` frames, evenly over the play, behind a progress bar."""
+        parts = data.parts if isinstance(data, Mixture) else [data]
+        latents, pictures = [], []
+        for part in parts:
+            frames = part.frames.reshape(-1, *part.frames.shape[2:])
+            count = min(len(frames), max(1, config.frames // len(parts)))
+            chosen = np.linspace(0, len(frames) - 1, count).round().astype(int)
+            pieces = np.array_split(chosen, -(-count // _CHUNK))
+            for rows in tqdm(pieces, desc="encoding", unit="batch", leave=False):
+                batch = np.ascontiguousarray(frames[rows])
+                with torch.no_grad():
+                    latents.append(encode(torch.from_numpy(batch).to(device)).float().cpu())
+                pictures.append(torch.from_numpy(shrink(batch, config.network.image_size)))
+        return cls(torch.cat(latents), torch.cat(pictures))
+
+
+class DecoderTrainer(Loop):
+    """One rank of a decoder's training run.
+
+    Args:
+        config: The run.
+        data: What to learn from.
+        holdout: What to probe on, or None.
+        out: Folder for ``checkpoint.pt`` and ``metrics.jsonl``; rank 0 writes.
+        device: Where to compute.
+    """
+
+    config: DecoderRun
+    network: Decoder
+    data: Pairs
+    holdout: Pairs | None
+
+    def __init__(
+        self,
+        config: DecoderRun,
+        data: Pairs,
+        holdout: Pairs | None,
+        out: Path,
+        device: torch.device,
+    ) -> None:
+        torch.manual_seed(config.seed)
+        network = Decoder(config.network, tuple(data.z.shape[1:]))
+        network.fit_scales(data.z, data.frames)
+        super().__init__(config, network, data, holdout, out, device)
+
+    @property
+    def weights(self) -> Mapping[str, float]:
+        """Weight of every loss term."""
+        return {"pixels": 1.0}
+
+    @property
+    def images_per_step(self) -> int:
+        """Frames a step sees, over all ranks."""
+        return self.config.batch
+
+    def losses(self, step: int) -> tuple[dict[str, Tensor], Tensor]:
+        """Return the mean squared error of the pixels at ``step``, and the pictures [B,3,s,s]."""
+        c = self.config
+        rng = np.random.default_rng([c.seed, step])
+        drawn = rng.integers(len(self.data.z), size=c.batch)[self.rank :: self.ranks]
+        rows = torch.from_numpy(drawn)
+        z, frames = (x[rows].to(self.device) for x in (self.data.z, self.data.frames))
+        true = frames.permute(0, 3, 1, 2).float() / 255
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=c.amp):
+            found = self.network(z)
+        return {"pixels": (found - true).square().mean()}, found
+
+    def health(self, latents: Tensor) -> dict[str, float]:
+        """Return how much pictures differ from each other: 0 is the mean picture alone."""
+        return {"std": float(latents.float().std(0).mean())}
+
+    def probe(self) -> DecoderProbe:
+        """Evaluate on held-out play, or on the training play when there is none."""
+        seen = self.holdout or self.data
+        true, found = seen.frames, self.network.pictures(seen.z)
+        usual = (255 * self.network.usual.cpu()).round().byte().permute(1, 2, 0)
+        means = [float(psnr(x, true).mean()) for x in (found, usual.expand_as(true))]
+        return DecoderProbe(*means)
+
+
+def save_decoder(network: Decoder, path: Path, about: Mapping[str, Any]) -> Path:
+    """Write a decoder and what is to be known of it (plain values) as one .npz; return its path."""
+    text = {"sizes": asdict(network.sizes), "latent": list(network.latent), **about}
+    arrays: dict[str, Any] = {k: v.cpu().numpy() for k, v in network.state_dict().items()}
+    arrays[_CONFIG] = np.frombuffer(json.dumps(text).encode(), np.uint8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.part")
+    with part.open("wb") as sink:
+        np.savez(sink, **arrays)
+    part.replace(path)
+    return path
+
+
+def load_decoder(path: Path, device: torch.device) -> tuple[Decoder, dict[str, Any]]:
+    """Read what ``save_decoder`` wrote; every size is checked before memory is taken for it.
+
+    Raises:
+        ConfigError: the file is missing or holds something else.
+    """
+    if not path.is_file():
+        raise ConfigError(f"decoder={path}: no such file; train one with train=decoder")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            about = json.loads(_array(archive, _CONFIG, None, 1 << 16).tobytes())
+            latent = tuple(int(n) for n in about["latent"])
+            if not all(n > 0 for n in latent) or math.prod(latent) > _LARGEST_LATENT:
+                raise ValueError(f"latents of {list(latent)}")
+            with torch.device("meta"):
+                network = Decoder(DecoderSizes(**about["sizes"]), latent)
+            state = {
+                name: torch.from_numpy(_array(archive, name, tuple(empty.shape), 4 * empty.numel()))
+                for name, empty in network.state_dict().items()
+            }
+    except (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+        raise ConfigError(f"decoder={path} is no decoder of ours: {error}") from error
+    network.load_state_dict(state, assign=True)
+    return network.to(device).eval(), about
+
+
+def _array(
+    archive: zipfile.ZipFile, name: str, shape: tuple[int, ...] | None, most: int
+) -> np.ndarray:
+    """Read one array of at most ``most`` bytes, float32 of a shape, or without one uint8 [n]."""
+    with archive.open(f"{name}.npy") as source:
+        version = np.lib.format.read_magic(source)
+        if version != (1, 0):
+            raise ValueError(f"{name} is an array of version {version}")
+        found, is_fortran, dtype = np.lib.format.read_array_header_1_0(source)
+        wanted = np.dtype(np.uint8 if shape is None else np.float32)
+        size = math.prod(found) * wanted.itemsize
+        if dtype != wanted or is_fortran or size > most or (shape is not None and found != shape):
+            text = f"{wanted} {'[n]' if shape is None else list(shape)}, at most {most} bytes"
+            raise ValueError(f"{name} is {dtype} {list(found)}, wanted {text}")
+        data = source.read(size + 1)
+    if len(data) != size:
+        raise ValueError(f"{name} holds {len(data)} bytes of {size}")
+    return np.frombuffer(data, wanted).reshape(found).copy()
