@@ -74,7 +74,8 @@ class StatePart:
             angle = states[..., self.turned_by]
             c, s, (x, y) = angle.cos(), angle.sin(), self.offset
             found = found + torch.stack([c * x - s * y, s * x + c * y], -1)
-        return (found - torch.as_tensor(self.centre)) / torch.as_tensor(self.spread)
+        centre, spread = (states.new_tensor(value) for value in (self.centre, self.spread))
+        return (found - centre) / spread
 
     def in_tolerances(self) -> list[float]:
         """Return how many tolerances one unit of each told number is, [size]."""
