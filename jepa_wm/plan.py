@@ -14,10 +14,10 @@ import torch
 
 from jepa_wm.control.agent import Agent
 from jepa_wm.control.episode import Episode, Rules, Task
-from jepa_wm.control.protocol import Segments
-from jepa_wm.control.statistics import Measure
+from jepa_wm.control.protocol import Segments, protocol_of
 from jepa_wm.errors import ConfigError
-from jepa_wm.experiments.goals import GOALS, settle_goals, with_waypoints
+from jepa_wm.experiments.episodes import make_rules, make_segments, settle_protocol
+from jepa_wm.experiments.goals import settle_goals, with_waypoints
 from jepa_wm.experiments.report import PLANNER, PlanReport
 from jepa_wm.experiments.setup import (
     SIMULATOR,
@@ -25,7 +25,6 @@ from jepa_wm.experiments.setup import (
     baselines,
     load_brain,
     make_agent,
-    make_segments,
     make_tasks,
     run,
     simulator_brain,
@@ -83,9 +82,7 @@ def main(options: dict[str, Any]) -> None:
     """Load, plan, report."""
     options = settle_goals(options)
     check(options)
-    scored = options["goal"] in GOALS
-    if not scored and "terminate" in options["env"]:
-        options["env"]["terminate"] = False  # its own goal is not the picture's
+    options = settle_protocol(options)
     if options["threads"] is not None:
         torch.set_num_threads(int(options["threads"]))
     device = resolve_device(str(options["device"]))
@@ -95,22 +92,14 @@ def main(options: dict[str, Any]) -> None:
     agent = make_agent(options, brain, device)
     segments = make_segments(options, env.unwrapped)
     tasks = make_tasks(options, env.unwrapped, segments, brain.frames != "render")
-    rules = Rules(
-        budget=options["budget"],
-        success=options["task"]["success"],
-        hold=options["hold"],
-        frames=brain.frames,
-        proprio=options["task"].get("proprio"),
-        states=options["task"]["state"],
-        film=range(options["film"]) if options["video"] != "none" else (),
-        scored=scored,
-    )
+    protocol = protocol_of(options, env, segments)
+    film = segments.names[: options["film"]] if options["video"] != "none" else ()
+    rules = make_rules(options, brain.codec.block, brain.frames, film)
     frame = env.unwrapped.render_state(segments.starts[0])
     actor = with_waypoints(options, agent, frame)
-    measures = tuple(Measure(**measure) for measure in options["task"]["measures"])
     with redirect_stdout(sys.stderr if options["output"] == "json" else sys.stdout):
-        report = PlanReport(options, brain.about, agent, rules, measures, (device, dtype))
-        report.announce()
+        report = PlanReport(options, brain.about, agent, protocol, rules, (device, dtype))
+        report.announce(segments)
         try:
             run_all(options, brain, report, segments, tasks, actor)
         except KeyboardInterrupt:

@@ -27,12 +27,15 @@ class Task:
 
     Attributes:
         id: Its name in every report and file, unique in a run.
-        seed: Seeds the environment's reset and the agent's randomness in this episode.
+        seed: Seeds the agent's randomness in this episode, and the environment's reset where
+            ``reset_seed`` does not.
         options: Handed to the environment's ``reset``, e.g. the start state; None draws a start
             from the seed.
         goal: The goal as the agent takes it (a frame uint8 [H,W,3], or a state), or None for agents
             that have none.
         goal_frame: A picture of the goal for the record, uint8 [H,W,3]; None keeps ``goal``.
+        reset_seed: Seeds the environment's reset, so that several planner seeds meet the same
+            episode; None takes ``seed``.
     """
 
     id: int
@@ -40,6 +43,7 @@ class Task:
     options: Mapping[str, Any] | None = None
     goal: np.ndarray | None = None
     goal_frame: np.ndarray | None = None
+    reset_seed: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,9 +61,12 @@ class Rules:
         proprio: Key of the proprioception the agent is given, or None for none.
         states: Key of ``info`` recorded at every step, or None.
         film: Ids of the tasks whose every frame is recorded (rendered).
+        scored: Whether the goal has a state, so that success can be told.
+        segment: Environment steps between two states at which success counts, the last one of the
+            budget included; None counts at every step.
 
     Raises:
-        ConfigError: budget or hold is below 1.
+        ConfigError: budget, hold or segment is below 1.
     """
 
     budget: int
@@ -71,22 +78,28 @@ class Rules:
     states: str | None = None
     film: Collection[int] = ()
     scored: bool = True
+    segment: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("budget", "hold"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}={getattr(self, name)} must be at least 1")
+        for name in ("budget", "hold", "segment"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name}={value} must be at least 1")
 
     @property
     def criterion(self) -> str:
         """The rule of success in words, for reports."""
         steps = "any step" if self.hold == 1 else f"{self.hold} consecutive steps"
+        if self.segment is not None:
+            held = "" if self.hold == 1 else f", after {steps}"
+            steps = f"the end of a segment of {self.segment} steps{held},"
         return f"{self.success} at {steps} within {self.budget}"
 
     def describe(self) -> dict[str, Any]:
         """Return the rules as plain JSON values."""
-        names = ("budget", "success", "hold", "stop_on_success", "frames", "proprio", "scored")
-        return {name: getattr(self, name) for name in names} | {"criterion": self.criterion}
+        names = ("budget", "success", "hold", "segment", "stop_on_success", "frames", "proprio")
+        told = {name: getattr(self, name) for name in (*names, "scored")}
+        return told | {"criterion": self.criterion}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

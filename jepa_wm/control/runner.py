@@ -110,16 +110,25 @@ class _Log:
         """Whether the newest info meets the goal."""
         return self.rules.scored and bool(_pick(self.infos[-1], self.rules.success, "info"))
 
+    @property
+    def _counts(self) -> bool:
+        """Whether success counts at the newest state."""
+        steps, segment = len(self.actions), self.rules.segment
+        return segment is None or steps % segment == 0 or steps == self.rules.budget
+
     def add(self, action: np.ndarray, reward: float, info: Info, ended: bool) -> bool:
         """Record a step; return whether the episode goes on."""
         self.actions.append(action)
         self.rewards.append(reward)
         self.infos.append(info)
         self.streak = self.streak + 1 if self.solved else 0
-        self.success |= self.streak >= self.rules.hold
+        self.success |= self.streak >= self.rules.hold and self._counts
         if ended and self.streak and not self.success:
             raise ConfigError(
                 f"hold={self.rules.hold}, but the environment ended at the first success; "
+                "make it so that it runs on"
+                if self.rules.hold > 1
+                else f"success counts {self.rules.criterion}, but the environment ended before; "
                 "make it so that it runs on"
             )
         stop = self.success and self.rules.stop_on_success
@@ -194,7 +203,7 @@ class _Lockstep:
             )
 
     def _reset(self) -> tuple[Any, list[Info]]:
-        seeds: list[int | None] = [task.seed for task in self.padded]
+        seeds: list[int | None] = [_reset_seed(task) for task in self.padded]
         if all(task.options is None for task in self.padded):
             observations, infos = self.envs.reset(seed=seeds)
             return observations, [_row(infos, row) for row in range(len(seeds))]
@@ -203,7 +212,8 @@ class _Lockstep:
 
     def _reset_row(self, row: int) -> tuple[Any, Info]:
         mask = np.arange(self.envs.num_envs) == row
-        seeds = [task.seed if mine else None for task, mine in zip(self.padded, mask, strict=True)]
+        tasks = zip(self.padded, mask, strict=True)
+        seeds = [_reset_seed(task) if mine else None for task, mine in tasks]
         options = {**(self.padded[row].options or {}), "reset_mask": mask}
         observations, infos = self.envs.reset(seed=seeds, options=options)
         return observations, _row(infos, row)
@@ -251,6 +261,10 @@ class _Lockstep:
         """Share the wall seconds since ``began`` among the rows they were spent on."""
         if len(rows):
             self.seconds[what][rows] += (time.perf_counter() - began) / len(rows)
+
+
+def _reset_seed(task: Task) -> int:
+    return task.seed if task.reset_seed is None else task.reset_seed
 
 
 def _render(envs: Envs, rows: np.ndarray) -> list[np.ndarray]:

@@ -4,7 +4,7 @@ import datetime
 import json
 import math
 import platform
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,9 @@ import torch
 from matplotlib.figure import Figure
 
 from jepa_wm.control.episode import Episode, Rules, save_episode, tally
+from jepa_wm.control.episode_list import write_episode_list
 from jepa_wm.control.mpc import MPC
+from jepa_wm.control.protocol import Protocol, Segments, content_hash
 from jepa_wm.control.statistics import Measure, Summary, compare, summarise
 from jepa_wm.errors import ConfigError
 from jepa_wm.experiments.goals import GOALS
@@ -58,8 +60,8 @@ class PlanReport:
         options: Plain options of the run, stored with the results.
         about: What is known of the model.
         agent: The planning agent.
-        rules: The protocol.
-        measures: Distances worth reporting.
+        test: The protocol.
+        rules: Its rules, as the runner takes them.
         where: Device and dtype.
     """
 
@@ -68,19 +70,21 @@ class PlanReport:
         options: dict[str, Any],
         about: dict[str, Any],
         agent: MPC,
+        test: Protocol,
         rules: Rules,
-        measures: tuple[Measure, ...],
         where: tuple[torch.device, torch.dtype],
     ) -> None:
-        self.options, self.about, self.agent, self.rules = options, about, agent, rules
-        self.measures, self.where = measures, where
+        self.options, self.about, self.agent = options, about, agent
+        self.test, self.rules, self.where = test, rules, where
+        self.measures = tuple(Measure(**measure) for measure in options["task"]["measures"])
+        self.preset, self.versions = preset_record(options), versions()
         self.planner_name = type(agent.planner).__name__
         self.scored = options["goal"] in GOALS
         self.folder = new_folder(options["out"], "plan")
         self.runs: dict[str, list[Episode]] = {}
 
-    def announce(self) -> None:
-        """Say what will be done, before it is done."""
+    def announce(self, segments: Segments) -> None:
+        """Say what will be done, before it is done; write it and the episodes down."""
         agent, codec = self.agent, self.agent.codec
         device, dtype = self.where
         chunk = chunk_of(self.options, agent.world_model, agent.planner.horizon)
@@ -91,6 +95,7 @@ class PlanReport:
             "planner": f"{self.planner_name} " + planner_settings(self.options["planner"]),
             "memory": str(chunk),
             "protocol": self.protocol(),
+            "episodes": self.split(segments),
             "success": self.rules.criterion
             if self.scored
             else "not scored: a picture has no state",
@@ -101,8 +106,15 @@ class PlanReport:
         }
         for name, text in lines.items():
             print(f"{name:<9} {text}", flush=True)
-        record = {"options": self.options, "model": self.about, "versions": versions()}
+        record = {
+            "protocol": self.test.record(),
+            "preset": self.preset,
+            "options": self.options,
+            "model": self.about,
+            "versions": self.versions,
+        }
         (self.folder / "config.json").write_text(json.dumps(record, indent=1, default=str) + "\n")
+        write_episode_list(self.folder / "episodes_list.json", self.test, segments)
 
     def protocol(self) -> str:
         """Return the protocol in words."""
@@ -115,16 +127,32 @@ class PlanReport:
         goal = goals.get(o["goal"], f"goal picture {o['goal']}")
         if o["goals"] is not None:
             goal = "sub-goals " + ", ".join(map(str, o["goals"]))
+        test, block = self.test, self.agent.codec.block
         return (
-            f"{goal}, seed {o['seed']}, "
-            f"{o['episodes']} episodes, budget {o['budget']} steps, replanning every "
-            f"{o['replan_every']} block(s) of {self.agent.codec.block}, horizon {horizon}, "
-            f"history {self.agent.history}"
+            f"{test.label} ({test.hash[:12]}): {goal}, seed {test.seed}, "
+            f"{test.episodes} episodes, budget {test.budget} steps, replanning every "
+            f"{test.replan_every} block(s) of {block}, horizon {horizon}, "
+            f"history {self.agent.history}, planner seed {test.planner_seed}"
         )
+
+    def split(self, segments: Segments) -> str:
+        """Return where the episodes are from, and whether the model was trained on them."""
+        trained_on, test = self.about.get("play_seed"), self.test
+        text = {"play": f"play of seed {test.play_seed}", "env": "drawn by the environment"}
+        told = [text.get(test.goal, "a picture's"), f"list {test.episodes_hash[:12]}"]
+        if test.in_distribution(trained_on):
+            told.insert(1, "in-distribution: the model was trained on play of this seed")
+        elif test.goal == "play" and trained_on is not None:
+            told.insert(1, f"held out (the model was trained on play of seed {trained_on})")
+        if segments.replaced:
+            told.append(f"{segments.replaced} presolved ones replaced")
+        return ", ".join(told)
 
     def keep(self, episode: Episode) -> None:
         """Write a finished episode of the planner at once, so that an interrupt loses nothing."""
-        save_episode(episode, self.folder / "episodes")
+        told = {"protocol": self.test.record(), "preset": self.preset, "versions": self.versions}
+        kept = replace(episode, config={**episode.config, **told})
+        save_episode(kept, self.folder / "episodes")
         record = {
             "id": episode.id,
             "seed": episode.seed,
@@ -187,7 +215,9 @@ class PlanReport:
         }
         device, dtype = self.where
         document = {
-            "protocol": self.protocol(),
+            "protocol": self.test.record() | {"text": self.protocol()},
+            "preset": self.preset,
+            "in_distribution": self.test.in_distribution(self.about.get("play_seed")),
             "rules": self.rules.describe(),
             "scored": self.scored,
             "policies": {name: s.record() for name, s in self.summaries().items()},
@@ -198,7 +228,7 @@ class PlanReport:
             "dtype": str(dtype).removeprefix("torch."),
             "threads": torch.get_num_threads(),
             "machine": platform.platform(),
-            "versions": versions(),
+            "versions": self.versions,
             "folder": str(self.folder),
         }
         return json.dumps(document, indent=1, default=str)
@@ -229,6 +259,12 @@ class PlanReport:
             write_video(path, film_frames(filmed, film), self.options["task"]["fps"])
         for name, figure in figures.items():
             figure.savefig(self.folder / f"{name}.png", dpi=150)
+
+
+def preset_record(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the names chosen on the command line and the hash of the planner's settings."""
+    chosen = {"chosen": options.get("preset", {}), "settings": content_hash(options["planner"])}
+    return chosen | {"overrides": options.get("overrides", [])}
 
 
 def planner_settings(node: dict[str, Any]) -> str:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
-import numpy as np
 import torch
 from tqdm import tqdm
 
@@ -23,10 +22,12 @@ from jepa_wm.control.episode import Episode, Rules, Task
 from jepa_wm.control.interfaces import WorldModel
 from jepa_wm.control.mpc import MPC
 from jepa_wm.control.policies import NoOpPolicy, RandomPolicy, ReplayPolicy
-from jepa_wm.control.protocol import Segments, cut_segments, picture_tasks, segment_tasks
+from jepa_wm.control.protocol import PLAY_SEED as PLAY_SEED
+from jepa_wm.control.protocol import Segments, picture_tasks, segment_tasks
 from jepa_wm.control.runner import make_envs, run_episodes
 from jepa_wm.control.simulator import SimulatorModel
 from jepa_wm.errors import ConfigError
+from jepa_wm.experiments.episodes import make_segments as make_segments
 from jepa_wm.experiments.goals import GOALS, read_goal
 from jepa_wm.launch import build, preset, preset_node
 from jepa_wm.models import load_world_model
@@ -35,7 +36,6 @@ SIMULATOR = "simulator"
 GRIPPER_DEAD_ZONE = 0.25  # of its way, as published for V-JEPA 2-AC: less is no motion
 MEMORY = 2.0  # GiB a rollout's candidates may take where nobody says
 NO_RATE = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}]"  # tqdm's bar without its estimate
-PLAY_SEED = 100_000  # evaluation play starts here: no training collection uses these seeds
 
 
 @dataclass(frozen=True)
@@ -218,19 +218,6 @@ def chunk_of(options: dict[str, Any], model: WorldModel, horizon: int) -> Chunk:
     return fit_chunk(model, options["planner"]["num_samples"], horizon, frames, options["memory"])
 
 
-def make_segments(options: dict[str, Any], env: gymnasium.Env) -> Segments:
-    """Return the starts and goals of ``goal=play`` or ``goal=env``."""
-    count, seed = options["episodes"], options["seed"]
-    if options["goal"] == "play":
-        play = build(options["task"]["play"], "task.play")
-        recorded = play(PLAY_SEED + seed, count)
-        return cut_segments(recorded.states, recorded.actions, options["goal_offset"], seed)
-    drawn = [env.reset(seed=PLAY_SEED + 1000 * seed + index)[1] for index in range(count)]
-    starts, goals = (np.stack([info[key] for info in drawn]) for key in ("state", "goal_state"))
-    actions = np.zeros((count, 0, *(env.action_space.shape or ())), np.float32)
-    return Segments(starts, goals, actions)
-
-
 def make_tasks(
     options: dict[str, Any], env: Any, segments: Segments, from_states: bool
 ) -> list[Task]:
@@ -238,12 +225,13 @@ def make_tasks(
 
     ``env`` is an unwrapped environment with ``render_state``.
     """
+    seed, planner_seed = options["seed"], options.get("planner_seed")
     if options["goal"] in GOALS:
-        return segment_tasks(segments, options["seed"], env.render_state, from_states)
+        return segment_tasks(segments, seed, env.render_state, from_states, planner_seed)
     if from_states:
         raise ConfigError("model=simulator needs a goal state: goal=play or goal=env")
     picture = read_goal(options["goal"], env.render_state(segments.starts[0]))
-    return picture_tasks(segments.starts, options["seed"], picture)
+    return picture_tasks(segments, seed, picture, planner_seed)
 
 
 def baselines(

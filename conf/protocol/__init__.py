@@ -1,0 +1,1 @@
+"""Protocols, selected by protocol=NAME."""

@@ -1,0 +1,138 @@
+"""The episodes of a test in one file, so that anyone may run the same ones: JSON, no pickle.
+
+``episodes_list.json`` holds the environment and its settings, where the episodes came from, one
+line an episode (id, reset seed, start, goal, recorded actions) and the hash of all lines.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jepa_wm.control.protocol import Protocol, Segments, content_hash, episode_rows
+from jepa_wm.errors import ConfigError
+
+FORMAT = "jepa_wm.episodes"
+LARGEST = 256 << 20  # bytes of a file that is read
+LOOKS = ("observation", "render_size", "draw_goal", "draw_contacts", "success")
+"""Settings of an environment in which a list's user may differ from its maker: what is seen and
+what counts, not what moves how."""
+_TOLD = ("goal", "goal_offset", "seed")
+
+
+@dataclass(frozen=True, eq=False)
+class EpisodeList:
+    """What the file holds.
+
+    Attributes:
+        path: The file.
+        environment: Id and settings of the environment.
+        options: ``goal``, ``goal_offset``, ``episodes`` and ``seed`` of ``conf/plan.yaml``.
+        segments: The episodes.
+    """
+
+    path: Path
+    environment: Mapping[str, Any]
+    options: Mapping[str, Any]
+    segments: Segments
+
+    def check(self, environment: Mapping[str, Any], state_size: int) -> None:
+        """Refuse the list in another environment.
+
+        Args:
+            environment: Id and settings of the environment, as in ``Protocol``.
+            state_size: Numbers in a state of it.
+
+        Raises:
+            ConfigError: a setting differs that the episodes depend on.
+        """
+        keys = sorted({*self.environment, *environment} - {*LOOKS})
+        pairs = [(key, self.environment.get(key), environment.get(key)) for key in keys]
+        for key, ours, theirs in pairs:
+            if ours != theirs:
+                raise ConfigError(
+                    f"episode_list={self.path}: its episodes are of {self.environment['id']} with "
+                    f"{key}={ours}; this run has {key}={theirs}"
+                )
+        size = self.segments.starts.shape[1]
+        if size != state_size:
+            raise ConfigError(
+                f"episode_list={self.path}: its states have {size} numbers, this environment's "
+                f"{state_size}"
+            )
+
+
+def write_episode_list(path: Path, protocol: Protocol, segments: Segments) -> Path:
+    """Write the episodes of a run; return the path."""
+    told = {name: getattr(protocol, name) for name in _TOLD}
+    head = {
+        "format": FORMAT,
+        "version": 1,
+        "environment": protocol.environment,
+        **told,
+        "replaced": segments.replaced,
+        "hash": protocol.episodes_hash,
+    }
+    lines = ",\n  ".join(json.dumps(row) for row in episode_rows(segments, protocol.seed))
+    text = json.dumps(head)[:-1] + f', "episodes": [\n  {lines}\n]}}\n'
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def read_episode_list(path: Path) -> EpisodeList:
+    """Read what ``write_episode_list`` wrote.
+
+    Raises:
+        ConfigError: the file is missing, is no such list, or its hash is not that of its episodes.
+    """
+    try:
+        if path.stat().st_size > LARGEST:
+            raise ConfigError(f"episode_list={path}: more than {LARGEST >> 20} MiB")
+        document = json.loads(path.read_text(encoding="utf-8"))
+        if document["format"] != FORMAT or document["version"] != 1:
+            raise ValueError(f"format {document['format']} {document['version']}")
+        rows = document["episodes"]
+        if content_hash(rows) != document["hash"]:
+            raise ConfigError(
+                f"episode_list={path}: its hash is {content_hash(rows)[:12]}, it says "
+                f"{str(document['hash'])[:12]}: the episodes were changed"
+            )
+        options = {name: document[name] for name in _TOLD} | {"episodes": len(rows)}
+        return EpisodeList(
+            path, dict(document["environment"]), options, _segments(rows, document["replaced"])
+        )
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ConfigError(
+            f"episode_list={path}: not a list of episodes, as written into a run's folder ({error})"
+        ) from error
+
+
+def _segments(rows: list[Mapping[str, Any]], replaced: int) -> Segments:
+    """Turn plain rows into arrays; ids must be unique, numbers finite, shapes equal."""
+    if not rows:
+        raise ValueError("no episodes")
+    ids = [int(row["id"]) for row in rows]
+    if len(set(ids)) < len(ids) or min(ids) < 0:
+        raise ValueError("ids are not unique")
+    starts, goals = (_finite(rows, key) for key in ("start", "goal"))
+    actions = _finite(rows, "actions")
+    if actions.ndim == 2 and not actions.size:  # no recorded actions: [E,0]
+        actions = actions[..., None]
+    shapes = starts.shape, goals.shape, actions.shape
+    if starts.ndim != 2 or starts.shape != goals.shape or actions.ndim != 3:
+        raise ValueError("starts {}, goals {}, actions {}".format(*map(list, shapes)))
+    return Segments(
+        starts, goals, actions.astype(np.float32), np.array(ids, dtype=np.int64), int(replaced)
+    )
+
+
+def _finite(rows: list[Mapping[str, Any]], key: str) -> NDArray[np.float64]:
+    values = np.array([row[key] for row in rows], dtype=np.float64)
+    if not math.isfinite(float(np.abs(values).sum())):
+        raise ValueError(f"{key} is not finite")
+    return values
