@@ -108,6 +108,18 @@ def write_cell(cell: Cell, out: Path) -> Path:
     return folder
 
 
+def read_cell(path: Path) -> Cell:
+    """Read a ``cell.json``.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    try:
+        return Cell(**json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"{path} is no cell of a benchmark: {error}") from error
+
+
 def append_record(folder: Path, record: EpisodeRecord) -> None:
     """Add one episode to a cell, in one write."""
     with (folder / "episodes.jsonl").open("a", encoding="utf-8") as sink:
@@ -139,10 +151,7 @@ def read_results(out: Path) -> list[CellResult]:
     results = []
     for path in sorted(out.glob("cells/*/cell.json")):
         failure = path.with_name("failure.txt")
-        try:
-            cell = Cell(**json.loads(path.read_text(encoding="utf-8")))
-        except (ValueError, TypeError) as error:
-            raise ConfigError(f"{path} is no cell of a benchmark: {error}") from error
+        cell = read_cell(path)
         text = failure.read_text(encoding="utf-8").strip() if failure.is_file() else None
         results.append(
             CellResult(
