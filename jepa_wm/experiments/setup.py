@@ -20,6 +20,7 @@ from jepa_wm.control.chunks import Chunk, check_horizon, fit_chunk
 from jepa_wm.control.cost import ObjectiveFactory
 from jepa_wm.control.episode import Episode, Rules, Task
 from jepa_wm.control.interfaces import WorldModel
+from jepa_wm.control.limits import read_limits
 from jepa_wm.control.mpc import MPC
 from jepa_wm.control.policies import NoOpPolicy, RandomPolicy, ReplayPolicy
 from jepa_wm.control.protocol import PLAY_SEED as PLAY_SEED
@@ -198,6 +199,7 @@ def make_agent(options: dict[str, Any], brain: Brain, device: torch.device) -> M
             warm_start=options["warm_start"],
             chunk=chunk_of(options, brain.model, planner.horizon).size,
             encode_rows=1,  # and a chunk within num_samples: no bit depends on the episodes beside
+            limits=read_limits(options.get("limits"), brain.codec),
         )
     except ValueError as error:
         raise ConfigError(str(error)) from error
