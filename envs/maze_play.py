@@ -70,10 +70,8 @@ class MazePolicy:
     ) -> None:
         N = len(streams)
         self._jitter_share, self._maze = jitter, maze
-        self._uniform = np.stack([rng.random((steps, 6)) for rng in streams], 1)
+        self._uniform = np.stack([rng.random((steps, 9)) for rng in streams], 1)
         self._normal = np.stack([rng.standard_normal((steps, 2)) for rng in streams], 1)
-        places = [[draw_place(rng, maze) for _ in range(steps)] for rng in streams]
-        self._places = np.array(places).swapaxes(0, 1)
         self._mode, self._left = np.zeros(N, int), np.zeros(N, int)
         self._target, self._mean, self._drift = (np.zeros((N, 2)) for _ in range(3))
         self._noise, self._limit = np.zeros(N), np.ones(N)
@@ -86,7 +84,7 @@ class MazePolicy:
         self._step += 1
         self._left -= 1
         near = np.linalg.norm(self._target - states[:, :2], axis=1) < _ARRIVED
-        self._begin((self._left <= 0) | (near & (self._mode == _VISIT)), u, self._places[t])
+        self._begin((self._left <= 0) | (near & (self._mode == _VISIT)), u)
 
         self._drift = _DRIFT_KEPT * self._drift + _DRIFT_NEW * normal
         command = maze_expert(states, self._target, self._maze) * self._limit[:, None]
@@ -97,8 +95,10 @@ class MazePolicy:
         command = np.where((self._mode == _JITTER)[:, None], jitter, command)
         return np.clip(command, -1, 1).astype(np.float32)
 
-    def _begin(self, rows: NDArray[np.bool_], u: Floats, places: Floats) -> None:
-        """Draw a new behaviour for some worlds."""
+    def _begin(self, rows: NDArray[np.bool_], u: Floats) -> None:
+        """Draw a new behaviour for some worlds; a visit is to anywhere in any cell."""
+        cells = (u[:, 6] * len(self._maze.centres)).astype(int)
+        places = self._maze.centres[cells] + (1 - 2 * CLEAR) * (u[:, 7:9] - 0.5)
         mode = np.where(u[:, 0] < self._jitter_share, _JITTER, _VISIT)
         length = np.where(mode == _JITTER, 5 + 15 * u[:, 1], _VISIT_STEPS)
         self._mode = np.where(rows, mode, self._mode)
