@@ -25,8 +25,8 @@ class GRASP(ContinuousPlanner):
     side. After every ``sync_every`` iterations the actions take ``sync_steps`` steps down the cost
     of their true rollout, and the states are those of that rollout again.
 
-    The returned plan is the best of all true rollouts. Sample 0 begins at the start's mean, its
-    candidates come next, the others are drawn around it.
+    The returned plan is the best of all true rollouts, the start's own among them. Sample 0 begins
+    at the start's mean, its candidates come next, the others are drawn around it.
 
     Needs a ``LatentCost`` with a gradient.
 
@@ -38,7 +38,8 @@ class GRASP(ContinuousPlanner):
         state_learning_rate: Of the states.
         state_noise: Standard deviation of their noise, in the latents' units.
         goal_weight: g >= 0.
-        sync_every: Relaxed steps between two looks at the true rollout, at most ``iterations``.
+        sync_every: Relaxed steps between two looks at the true rollout; the last step is followed
+            by one in any case.
         sync_steps: Steps down its cost each time.
         sync_learning_rate: Of these steps.
         include_mean: Let sample 0 begin at the start's mean; False draws it like the others.
@@ -66,12 +67,9 @@ class GRASP(ContinuousPlanner):
         values = self._values()
         counts = ("num_samples", "iterations", "sync_every", "sync_steps")
         rates = ("learning_rate", "state_learning_rate", "sync_learning_rate")
-        wrong = count_faults(values, counts)
-        if not wrong and self.sync_every > self.iterations:
-            wrong = [f"sync_every={self.sync_every} exceeds iterations={self.iterations}"]
         return [
             *super().faults(),
-            *wrong,
+            *count_faults(values, counts),
             *number_faults(values, rates, above=0.0),
             *number_faults(values, ("state_noise", "goal_weight"), least=0.0),
             *flag_faults(values, ("include_mean",)),
@@ -97,7 +95,7 @@ class GRASP(ContinuousPlanner):
             run = _Run(self, latent, plan, self._allowed(actions, box), box)
             for iteration in range(1, self.iterations + 1):
                 run.relaxed(generators)
-                if iteration % self.sync_every == 0:
+                if iteration % self.sync_every == 0 or iteration == self.iterations:
                     run.sync()
             return run.finish()
 
@@ -123,7 +121,7 @@ class _Run:
         actions, states = (x.detach().requires_grad_() for x in (self.actions, self.states))
         with torch.enable_grad():
             loss = self._loss(actions, states)
-        by_actions, by_states = torch.autograd.grad(loss.sum(), (actions, states))
+            by_actions, by_states = torch.autograd.grad(loss.sum(), (actions, states))
         self._judge(loss.isfinite() & finite(by_actions) & finite(by_states))
         self._move(self.of_actions.step(self.actions, _zeroed(by_actions)))
         states = self.of_states.step(self.states, _zeroed(by_states))
@@ -145,9 +143,8 @@ class _Run:
         self.states = self._rolled()
 
     def finish(self) -> Plan:
-        """Score where the actions ended and return the plan."""
-        best = better(self.best, self.actions, score(self.cost, self.actions))
-        trace = join(self.traces)
+        """Return the plan."""
+        best, trace = self.best, join(self.traces)
         failed = ~trace.best.isfinite().all(0)  # [B]
         cost = best.cost.masked_fill(failed, torch.inf)
         scored = Scored(best.actions, best.cost)
@@ -164,8 +161,10 @@ class _Run:
         return misfit + weight * goal.view(B, S, H).sum(2)
 
     def _rolled(self) -> Tensor:
-        """Roll the actions out; states are at least float32."""
+        """Roll the actions out and score them; states are at least float32."""
         latents = self.cost.latents(self.actions)
+        costs = score(lambda actions: self.cost.score(latents, actions), self.actions)
+        self.best = better(self.best, self.actions, costs)
         return latents.to(torch.promote_types(latents.dtype, torch.float32))
 
     def _judge(self, fit: Tensor) -> None:

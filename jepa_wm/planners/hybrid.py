@@ -16,7 +16,8 @@ class Hybrid:
 
     ``polish`` starts from the first planner's plan with its own spread, and tries the best
     candidate of the first one too. A row takes its plan only where that costs less. Starts, warm
-    starts and what is kept from solve to solve are the first planner's.
+    starts and what is kept from solve to solve are the first planner's, and a row that failed there
+    starts cold next time.
 
     Attributes:
         first: Searches.
@@ -84,7 +85,7 @@ class Hybrid:
         tried = found.actions if found.best is None else found.best.actions
         begin = replace(begin, actions=found.actions, candidates=tried[:, None])
         polished = self.polish.plan(cost, begin, bounds, generators)
-        wins = polished.cost < found.cost
+        failed, wins = found.cost.isinf(), polished.cost < found.cost  # [B]
         best = _cheaper(found, polished)
         trace = None
         if found.trace is not None and polished.trace is not None:
@@ -92,7 +93,7 @@ class Hybrid:
         return replace(
             found,
             actions=torch.where(wins[:, None, None], polished.actions, found.actions),
-            cost=torch.where(wins, polished.cost, found.cost),
+            cost=torch.where(wins & ~failed, polished.cost, found.cost),
             trace=trace,
             best=best,
         )
