@@ -139,19 +139,16 @@ class Limits:
     def bind(self, planner: Planner, before: Tensor | None, device: torch.device) -> Planner:
         """Return a planner with these limits as the last of its constraints.
 
-        One that has no constraints searches without; what is executed keeps the limits all the
-        same.
+        A planner made of others passes them on. One that has no constraints searches without; what
+        is executed keeps the limits all the same.
 
         Args:
-            planner: A dataclass with ``constraints``, or any other.
+            planner: A dataclass with ``constraints`` or with planners that have them, or any other.
             before: Environment actions executed last, [B,a], or None.
             device: Where it plans.
         """
-        if not is_dataclass(planner) or "constraints" not in {f.name for f in fields(planner)}:
-            return planner
-        settings: Any = planner
         within = WithinLimits(self.codec, self.steps.to(device), before)
-        return replace(settings, constraints={**dict(settings.constraints), "limits": within})
+        return _constrained(planner, within)
 
     def apply(self, actions: Tensor, before: Tensor | None) -> Tensor:
         """Return what is executed of decoded environment actions [B,K,a]."""
@@ -239,6 +236,17 @@ class WithinLimits:
     def start(self, mean: Tensor) -> Tensor:
         """Begin a search within the limits."""
         return self(mean)
+
+
+def _constrained(planner: Any, within: WithinLimits) -> Any:
+    changes: dict[str, Any] = {}
+    for field in fields(planner) if is_dataclass(planner) else ():
+        value = getattr(planner, field.name)
+        if field.name == "constraints":
+            changes[field.name] = {**dict(value), "limits": within}
+        elif hasattr(value, "plan"):
+            changes[field.name] = _constrained(value, within)
+    return replace(planner, **changes) if changes else planner
 
 
 def read_limits(nodes: Mapping[str, Mapping[str, Any]] | None, codec: ActionCodec) -> Limits | None:
