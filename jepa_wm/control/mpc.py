@@ -268,9 +268,9 @@ class MPC:
         ]
         now.begin_solve()
         cost, planner = self.cost(), self.planner
-        before = now.situation.before
-        last = None if before is None else self.codec.decode(before[:, None])[:, -1]  # [n,a]
         if self.limits is not None:
+            before = now.situation.before
+            last = None if before is None else self.codec.decode(before[:, None])[:, -1]  # [n,a]
             planner = self.limits.bind(planner, last, self.device)
         plan = planner.plan(cost, self._start(), self._bounds, generators)
         executed = min(self.replan_every, plan.actions.shape[1])
