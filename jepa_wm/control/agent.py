@@ -49,10 +49,17 @@ class Agent(Protocol):
         """The solves since ``reset``."""
         ...
 
-    def reset(self, goals: np.ndarray | None, seeds: Sequence[int], budget: int | None) -> None:
+    def reset(
+        self,
+        goals: np.ndarray | None,
+        seeds: Sequence[int],
+        budget: int | None = None,
+        proprio: np.ndarray | None = None,
+    ) -> None:
         """Begin B episodes: goals [B,...] as the agent's model takes them, one seed a row.
 
-        ``budget`` is the number of environment steps to come, where it is known.
+        ``budget`` is the number of environment steps to come and ``proprio`` [B,P] what the body
+        would feel at the goals, where they are known.
         """
         ...
 

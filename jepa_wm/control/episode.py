@@ -36,6 +36,7 @@ class Task:
         goal_frame: A picture of the goal for the record, uint8 [H,W,3]; None keeps ``goal``.
         reset_seed: Seeds the environment's reset, so that several planner seeds meet the same
             episode; None takes ``seed``.
+        goal_proprio: Proprioception at the goal [P], env units, or None where unknown.
     """
 
     id: int
@@ -44,6 +45,7 @@ class Task:
     goal: np.ndarray | None = None
     goal_frame: np.ndarray | None = None
     reset_seed: int | None = None
+    goal_proprio: np.ndarray | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,11 @@ class _Baseline:
         self.step = 0
 
     def reset(
-        self, goals: np.ndarray | None, seeds: Sequence[int], budget: int | None = None
+        self,
+        goals: np.ndarray | None,
+        seeds: Sequence[int],
+        budget: int | None = None,
+        proprio: np.ndarray | None = None,
     ) -> None:
         """Begin one episode a seed; goals and budget do not matter."""
         self.seeds, self.step = tuple(int(seed) for seed in seeds), 0
@@ -82,7 +86,11 @@ class RandomPolicy(_Baseline):
         self._streams: list[np.random.Generator] = []
 
     def reset(
-        self, goals: np.ndarray | None, seeds: Sequence[int], budget: int | None = None
+        self,
+        goals: np.ndarray | None,
+        seeds: Sequence[int],
+        budget: int | None = None,
+        proprio: np.ndarray | None = None,
     ) -> None:
         """Begin one episode a seed."""
         super().reset(goals, seeds, budget)
@@ -109,7 +117,11 @@ class ReplayPolicy(_Baseline):
         self.recorded = {int(k): np.asarray(v, dtype=np.float32) for k, v in actions.items()}
 
     def reset(
-        self, goals: np.ndarray | None, seeds: Sequence[int], budget: int | None = None
+        self,
+        goals: np.ndarray | None,
+        seeds: Sequence[int],
+        budget: int | None = None,
+        proprio: np.ndarray | None = None,
     ) -> None:
         """Begin one episode a seed.
 

@@ -153,7 +153,10 @@ class _Lockstep:
         goals = [task.goal for task in tasks if task.goal is not None]
         if goals and len(goals) < len(tasks):
             raise ValueError("either every task has a goal or none")
-        agent.reset(np.stack(goals) if goals else None, [task.seed for task in tasks], rules.budget)
+        felt = [task.goal_proprio for task in tasks if task.goal_proprio is not None]
+        told = (np.stack(felt),) if len(felt) == len(tasks) else ()
+        seeds = [task.seed for task in tasks]
+        agent.reset(np.stack(goals) if goals else None, seeds, rules.budget, *told)
 
     def advance(self) -> None:
         """One environment step of every row."""

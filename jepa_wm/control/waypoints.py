@@ -47,9 +47,13 @@ class Waypoints:
         return self.mpc.decisions
 
     def reset(
-        self, goals: np.ndarray | None, seeds: Sequence[int], budget: int | None = None
+        self,
+        goals: np.ndarray | None,
+        seeds: Sequence[int],
+        budget: int | None = None,
+        proprio: np.ndarray | None = None,
     ) -> None:
-        """Begin B episodes; the goals and the budget are its own."""
+        """Begin B episodes; the goals, whose proprioception nobody knows, and budget are its own."""
         self._step, self._batch = 0, len(seeds)
         self.mpc.reset(self._of(0), seeds, self.steps[0])
 

@@ -229,11 +229,23 @@ def make_tasks(
     """
     seed, planner_seed = options["seed"], options.get("planner_seed")
     if options["goal"] in GOALS:
-        return segment_tasks(segments, seed, env.render_state, from_states, planner_seed)
+        tasks = segment_tasks(segments, seed, env.render_state, from_states, planner_seed)
+        return _with_proprio(tasks, env, options["task"].get("proprio"))
     if from_states:
         raise ConfigError("model=simulator needs a goal state: goal=play or goal=env")
     picture = read_goal(options["goal"], env.render_state(segments.starts[0]))
     return picture_tasks(segments, seed, picture, planner_seed)
+
+
+def _with_proprio(tasks: Sequence[Task], env: Any, key: str | None) -> list[Task]:
+    """Add to tasks what the environment's body feels in their goal states, if it feels anything."""
+    if key is None:
+        return list(tasks)
+    felt = [env.reset(options={"state": (task.options or {})["goal_state"]})[1] for task in tasks]
+    return [
+        replace(task, goal_proprio=np.asarray(info[key], dtype=np.float32))
+        for task, info in zip(tasks, felt, strict=True)
+    ]
 
 
 def baselines(
