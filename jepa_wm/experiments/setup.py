@@ -5,11 +5,12 @@ Options are the plain values of ``conf/plan.yaml``; nothing here prints or write
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import gymnasium
+import numpy as np
 import torch
 from tqdm import tqdm
 
