@@ -3,21 +3,28 @@
 Leaves call ``launch``; whatever a user gets wrong ends in one line on stderr and exit status 1.
 """
 
+import importlib
+import io
 import os
 import re
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from importlib import resources
-from typing import Any
+from pathlib import Path
+from typing import Any, TextIO
 
 import hydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException, InstantiationException
+from hydra.types import RunMode
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from jepa_wm.errors import ConfigError
+from jepa_wm.errors import ConfigError, JepaError
 from jepa_wm.runtime import command
 
 _QUOTING = (
@@ -127,26 +134,109 @@ def compose(
     return plain, chosen  # type: ignore[return-value]
 
 
+@dataclass(frozen=True)
+class Job:
+    """What Hydra calls: once, or for each combination of a multirun, in whatever process.
+
+    Attributes:
+        module: Where the leaf's function lies; a worker imports it by name.
+        function: Its name.
+        folder: Where the command was given: relative paths are meant from there.
+        single: The run that is no multirun, with Hydra's own values: for after Hydra is done, which
+            would add lines to our errors.
+    """
+
+    module: str
+    function: str
+    folder: str
+    single: list[tuple[DictConfig, Any]] = field(default_factory=list)
+
+    def __call__(self, config: DictConfig) -> None:
+        """Run a job of a multirun; its results are files, a mistake is raised with its name."""
+        run = HydraConfig.get()
+        if run.mode != RunMode.MULTIRUN:
+            self.single.append((config, run))
+            return
+        if os.getcwd() != self.folder:  # a worker of Ray may start elsewhere
+            os.chdir(self.folder)
+        try:
+            options = _plain(config, run)
+            if options.get("out", "") is None:
+                options["out"] = run.runtime.output_dir
+            getattr(importlib.import_module(self.module), self.function)(options)
+        except (JepaError, HydraException, OmegaConfBaseException) as error:
+            told = f"job {run.job.num} ({' '.join(run.overrides.task)}): {_one_line(error)}"
+            folder = Path(run.runtime.output_dir)
+            (folder / "error.txt").write_text(told + "\n", encoding="utf-8")
+            told += f"; the others ran: {folder.parent}"
+            raise ConfigError(told) from None  # a cause may not travel between processes
+
+
+class _WithoutHydra(io.TextIOBase):
+    """Standard error without the line that Hydra adds to a job's error."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self.stream.encoding
+
+    def write(self, text: str) -> int:
+        is_hydras = text.startswith("Error executing job with overrides")
+        return len(text) if is_hydras else self.stream.write(text)
+
+    def flush(self) -> None:
+        self.stream.flush()
+
+    def fileno(self) -> int:
+        return self.stream.fileno()
+
+    def isatty(self) -> bool:
+        return self.stream.isatty()
+
+
+def _plain(config: DictConfig, run: Any) -> dict[str, Any]:
+    """Return a run's options as plain values, with what was chosen and given to get them.
+
+    ``preset`` holds the name chosen of every group, ``overrides`` the command line.
+    """
+    options = OmegaConf.to_container(config, resolve=True)
+    chosen = {k: v for k, v in run.runtime.choices.items() if "/" not in k}
+    told = {"preset": chosen, "overrides": list(run.overrides.task)}
+    return {**options, **told}  # type: ignore[dict-item]
+
+
 def launch(main: Callable[[dict[str, Any]], None], config_name: str) -> None:
-    """Run ``main`` on the composed options as plain Python values.
+    """Run ``main`` on the composed options as plain Python values; with ``-m`` once a combination.
 
     Args:
-        main: The leaf; receives nested dicts, lists, numbers and strings.
+        main: The leaf, a function of a module; receives nested dicts, lists, numbers and strings,
+            and beside the file's own ``preset`` (the name chosen of every group) and ``overrides``.
         config_name: File in ``conf/`` without ``.yaml``.
     """
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises instead of printing its own report
-    jobs: list[DictConfig] = []  # run after Hydra is done, or it adds its own lines to our errors
-    compose = hydra.main(
+    job = Job(_module_of(main, config_name), main.__name__, os.getcwd())
+    begin = hydra.main(
         version_base=None, config_path="pkg://jepa_wm.conf", config_name=config_name
-    )
+    )(job)
 
     def run() -> None:
         try:
-            compose(jobs.append)()
-            plain = [OmegaConf.to_container(job, resolve=True) for job in jobs]
+            with redirect_stderr(_WithoutHydra(sys.stderr)):
+                begin()
+            found = [_plain(*one) for one in job.single]
         except (HydraException, OmegaConfBaseException) as error:
             raise _refusal(error, config_name, sys.argv[1:]) from error
-        for options in plain:
-            main(options)  # type: ignore[arg-type]
+        for options in found:
+            main(options)
 
     command(run)
+
+
+def _module_of(main: Callable[[dict[str, Any]], None], config_name: str) -> str:
+    """Return the name by which another process imports a leaf's module."""
+    if main.__module__ != "__main__":
+        return main.__module__
+    spec = sys.modules["__main__"].__spec__  # of python -m; none of a file run by its path
+    return spec.name if spec else f"jepa_wm.{config_name}"

@@ -43,7 +43,7 @@ from jepa_wm.viz.training import training_curves
 
 # not part of the run itself
 _WHERE = ("trainer", "data", "holdout", "out", "init", "resume", "device", "threads", "encoder",
-          "file_type", "task", "model")  # fmt: skip
+          "file_type", "task", "model", "preset", "overrides")  # fmt: skip
 
 
 @dataclass(frozen=True)
