@@ -16,6 +16,7 @@ from jepa_wm.control.agent import Agent
 from jepa_wm.control.episode import Episode, Rules, Task
 from jepa_wm.control.protocol import Segments, protocol_of
 from jepa_wm.errors import ConfigError
+from jepa_wm.experiments.checks import check_options
 from jepa_wm.experiments.episodes import make_rules, make_segments, settle_protocol
 from jepa_wm.experiments.goals import settle_goals, with_waypoints
 from jepa_wm.experiments.report import PLANNER, PlanReport
@@ -36,14 +37,7 @@ from jepa_wm.viz.video import require_video
 
 def check(options: dict[str, Any]) -> None:
     """Refuse what cannot work, before anything long begins."""
-    model = options["model"]
-    if model is None:
-        raise ConfigError("model is required: model=FILE.gguf, a bundled name, or model=simulator")
-    if not isinstance(model, str):
-        raise ConfigError(f"model={model!r} was read as a number; quote it: 'model=\"{model}\"'")
-    for name in ("episodes", "budget", "num_envs", "replan_every", "hold"):
-        if not isinstance(options[name], int) or options[name] < 1:
-            raise ConfigError(f"{name}={options[name]!r} must be a whole number >= 1")
+    check_options(options)
     if options["output"] not in ("text", "json"):
         raise ConfigError(f"output={options['output']!r} is unknown; use text or json")
     require_video(options["video"])

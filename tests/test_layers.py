@@ -51,7 +51,7 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     ),
     "experiments": (
         {"errors", "runtime", "launch", "bundle", "models", "control", "viz", "training", "envs"},
-        {"torch", "numpy", "gymnasium", "matplotlib", "imageio", "tqdm"},
+        {"torch", "numpy", "gymnasium", "matplotlib", "imageio", "tqdm", "ray"},
     ),
     "data": (set(), set()),
 }
