@@ -54,6 +54,7 @@ class MPC:
         encode_rows: int | None = None,
         proposal: Proposal | None = None,
         limits: Limits | None = None,
+        goals_per_row: int | None = None,
     ) -> None:
         """Build the loop whole.
 
@@ -75,6 +76,8 @@ class MPC:
                 e.g. a policy's, or those of an inverse model.
             limits: What environment actions may be beside the environment's box: a constraint of
                 the planner's search, and whatever it returns, of what is executed.
+            goals_per_row: Goals that every row is given at once, K, for objectives over lists of
+                them: goals are then [B,K,...] and their latents [B,K,*L]. None is one, [B,...].
 
         Raises:
             ValueError: the parts do not fit together; all faults at once.
@@ -84,7 +87,7 @@ class MPC:
         self.history = world_model.history if history is None else history
         self.shrink_horizon, self.warm_start = shrink_horizon, warm_start
         self.chunk, self.encode_rows, self.proposal = chunk, encode_rows, proposal
-        self.limits = limits
+        self.limits, self.goals_per_row = limits, goals_per_row
         faults = self._faults()
         if faults:
             raise ValueError("MPC: " + "; ".join(faults))
@@ -106,7 +109,7 @@ class MPC:
             )
         if not 1 <= self.history <= model.history:
             faults.append(f"history={self.history} must be 1..{model.history}, the model's own")
-        for name in ("chunk", "encode_rows"):
+        for name in ("chunk", "encode_rows", "goals_per_row"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 faults.append(f"{name}={value} must be >= 1 or null")
@@ -157,7 +160,7 @@ class MPC:
         pose = read_proprio(proprio, len(seeds), rows, "the goals' proprio", self.device)
         situation = Situation(block=self.codec.block, goal_proprio=pose)
         own = tuple(int(seed) for seed in seeds)
-        goal_z = self._encode(goals)[:, 0]
+        goal_z = self._encode_goals(goals)
         self._memory = Memory(goal_z, own, budget, self.codec.action_dim, situation)
 
     def aim(self, goals: Frames, budget: int | None = None, proprio: Frames | None = None) -> None:
@@ -178,7 +181,7 @@ class MPC:
             raise ValueError(f"step {now.step} is within a block of {self.codec.block} steps")
         rows = torch.from_numpy(now.rows).to(self.device)
         pose = read_proprio(proprio, now.batch, now.rows, "the goals' proprio", self.device)
-        now.aim(self._encode(goals)[:, 0][rows], budget, pose)
+        now.aim(self._encode_goals(goals)[rows], budget, pose)
 
     def act(
         self,
@@ -245,6 +248,15 @@ class MPC:
         pieces = as_tensor(frames).to(self.device)[:, None].split(rows)
         with torch.inference_mode():
             return torch.cat([model.encode(model.preprocess(piece)) for piece in pieces])
+
+    def _encode_goals(self, goals: Frames) -> Tensor:
+        """Encode the goals of every row, [n,...] -> [n,*L], or lists of them -> [n,K,*L]."""
+        if self.goals_per_row is None:
+            return self._encode(goals)[:, 0]
+        lists, count = as_tensor(goals), self.goals_per_row
+        if lists.ndim < 2 or lists.shape[1] != count:
+            raise ValueError(f"goals must be [B,{count},...], got {list(lists.shape)}")
+        return self._encode(lists.flatten(0, 1))[:, 0].unflatten(0, (-1, count))
 
     def _observe(self, frames: Frames | None, proprio: Frames | None) -> float:
         """Take the frame at a block boundary into the context; return the seconds it took."""

@@ -78,7 +78,8 @@ def measure_energy(
     proprio = None if key is None else np.asarray(info[key])[None]
     if task.goal is None:
         raise ConfigError("an energy landscape needs a goal: goal=play or goal=env")
-    agent.reset(np.asarray(task.goal)[None], [task.seed], len(recorded))
+    felt = None if task.goal_proprio is None else task.goal_proprio[None]
+    agent.reset(np.asarray(task.goal)[None], [task.seed], len(recorded), felt)
     chosen = agent.act(np.asarray(frame)[None], proprio)[0].astype(np.float64)
     true = np.asarray(recorded, dtype=np.float64).mean(0)
     cost = ActionCost(agent.cost(), brain.codec, -(-len(recorded) // brain.codec.block))
