@@ -8,7 +8,7 @@ space, so that no planner ever compares a z-scored number with a raw bound.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 import torch
@@ -56,6 +56,11 @@ class ActionCodec:
     low: Tensor
     high: Tensor
     dead_zone: Tensor | None = None
+
+    is_discrete: ClassVar[bool] = False
+
+    def __str__(self) -> str:
+        return f"Box({self.env_dim},)"
 
     def __post_init__(self) -> None:
         for name in ("mean", "std", "low", "high"):

@@ -12,7 +12,7 @@ import gymnasium
 import torch
 from torch import Tensor
 
-from jepa_wm.control.actions import ArrayLike, as_float32
+from jepa_wm.control.actions import ActionCodec, ArrayLike, as_float32
 from jepa_wm.errors import ConfigError
 
 
@@ -103,6 +103,11 @@ class DiscreteCodec:
                 f"got {list(steps.shape)}"
             )
         picked = (steps - self.low.to(steps.device)).long()
+        for index, count in enumerate(self.choices):
+            wrong = steps[..., index][(picked[..., index] < 0) | (picked[..., index] >= count)]
+            if len(wrong):
+                low, high = int(self.low[index]), int(self.high[index])
+                raise ValueError(f"{wrong[0]:g} of choice {index} is none of {low} to {high}")
         groups = [
             torch.nn.functional.one_hot(value, count)
             for value, count in zip(picked.unbind(-1), self.choices, strict=True)
@@ -140,6 +145,10 @@ class DiscreteCodec:
     def bounds(self) -> tuple[Tensor, Tensor]:
         """Return the box of one-hot numbers, zeros [A] and ones [A]."""
         return torch.zeros(self.action_dim), torch.ones(self.action_dim)
+
+
+Codec = ActionCodec | DiscreteCodec
+"""Between solver and environment actions, numbers or choices."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from jepa_wm.control.actions import ActionCodec
 from jepa_wm.control.agent import Decision
 from jepa_wm.control.cost import ObjectiveFactory, RolloutCost
+from jepa_wm.control.discrete import Codec
 from jepa_wm.control.interfaces import Plan, Planner, Proposal, WorldModel
 from jepa_wm.control.limits import Limits
 from jepa_wm.control.memory import Memory
@@ -44,7 +44,7 @@ class MPC:
         world_model: WorldModel,
         planner: Planner,
         objective: ObjectiveFactory,
-        codec: ActionCodec,
+        codec: Codec,
         device: torch.device,
         replan_every: int,
         history: int | None = None,
@@ -102,6 +102,18 @@ class MPC:
             faults.append(
                 f"the world model takes {model.action_dim} action numbers, the codec gives {A} "
                 f"(block {self.codec.block} x {self.codec.env_dim})"
+            )
+        is_discrete = bool(getattr(self.planner, "is_discrete", False))  # most say nothing
+        if is_discrete != self.codec.is_discrete:
+            name = type(self.planner).__name__
+            searches = "choices" if is_discrete else "real numbers"
+            use = (
+                "continuous planner such as cem"
+                if is_discrete
+                else "planner of choices: categorical"
+            )
+            faults.append(
+                f"the action space is {self.codec}, {name} searches among {searches}; use a {use}"
             )
         if not 1 <= self.replan_every <= self.planner.horizon:
             faults.append(

@@ -14,8 +14,9 @@ class _Baseline:
     needs_frames = False
     decisions: Sequence[Decision] = ()
 
-    def __init__(self, low: np.ndarray, high: np.ndarray) -> None:
-        """Act inside the env's box, low [a] and high [a]."""
+    def __init__(self, low: np.ndarray, high: np.ndarray, *, whole: bool = False) -> None:
+        """Act inside the env's box, low [a] and high [a]; choices are ``whole`` numbers."""
+        self.whole = whole
         self.low = np.asarray(low, dtype=np.float32).reshape(-1)
         self.high = np.asarray(high, dtype=np.float32).reshape(-1)
         if self.low.shape != self.high.shape or not (self.low <= self.high).all():
@@ -50,7 +51,7 @@ class _Baseline:
 
 
 class NoOpPolicy(_Baseline):
-    """Stand still: zero actions (clipped into the box)."""
+    """Stand still: zero actions, clipped into the box; of choices, the one nearest to 0."""
 
     def choose(self) -> np.ndarray:
         """Return zeros [B,a]."""
@@ -59,6 +60,8 @@ class NoOpPolicy(_Baseline):
 
 class RandomPolicy(_Baseline):
     """Draw every action from N(mean, std), or uniformly from the box; one stream per episode seed.
+
+    Whole numbers are drawn uniformly, both ends included.
 
     The stream depends on the episode's seed alone: neither the rows beside it nor an env reset
     move it.
@@ -71,13 +74,16 @@ class RandomPolicy(_Baseline):
         *,
         mean: float | Sequence[float] = 0.0,
         std: float | Sequence[float] | None = None,
+        whole: bool = False,
     ) -> None:
         """Take ``mean`` and ``std`` in env units, numbers or [a]; std None draws uniformly.
 
         Raises:
-            ValueError: a uniform draw from an unbounded box, or a negative std.
+            ValueError: a uniform draw from an unbounded box, a negative std, or one for choices.
         """
-        super().__init__(low, high)
+        super().__init__(low, high, whole=whole)
+        if whole and std is not None:
+            raise ValueError(f"std={std}: choices are drawn uniformly")
         if std is None and not np.isfinite([self.low, self.high]).all():
             raise ValueError("the box is unbounded: give RandomPolicy a std")
         if std is not None and not (np.asarray(std) >= 0).all():
@@ -101,6 +107,9 @@ class RandomPolicy(_Baseline):
     def choose(self) -> np.ndarray:
         """Draw [B,a]."""
         size = len(self.low)
+        if self.whole:
+            ends = self.low.astype(int), self.high.astype(int) + 1
+            return np.stack([rng.integers(*ends) for rng in self._streams])
         if self.std is None:
             return np.stack([rng.uniform(self.low, self.high) for rng in self._streams])
         return np.stack([rng.normal(self.mean, self.std, size) for rng in self._streams])
@@ -110,10 +119,15 @@ class ReplayPolicy(_Baseline):
     """Repeat recorded actions, open loop; after the last one, stand still."""
 
     def __init__(
-        self, low: np.ndarray, high: np.ndarray, actions: Mapping[int, np.ndarray]
+        self,
+        low: np.ndarray,
+        high: np.ndarray,
+        actions: Mapping[int, np.ndarray],
+        *,
+        whole: bool = False,
     ) -> None:
         """Take the recorded actions [K,a] (env units) of each episode seed."""
-        super().__init__(low, high)
+        super().__init__(low, high, whole=whole)
         self.recorded = {int(k): np.asarray(v, dtype=np.float32) for k, v in actions.items()}
 
     def reset(

@@ -16,6 +16,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from jepa_wm.control.agent import Agent, plans_by_row
 from jepa_wm.control.episode import Episode, Rules, Task
+from jepa_wm.control.spaces import check_space, fit_actions, space_size
 from jepa_wm.errors import ConfigError
 
 Envs = SyncVectorEnv | AsyncVectorEnv
@@ -42,7 +43,8 @@ def run_episodes(
     """Run every task once, ``envs.num_envs`` at a time; the last batch may be smaller.
 
     Args:
-        envs: From ``make_envs``; actions are a one-dimensional Box.
+        envs: From ``make_envs``; actions are a one-dimensional Box, or choices: Discrete or
+            MultiDiscrete. The agent gives choices as whole numbers [B,a], with a = 1 for Discrete.
         agent: Acts; reset once a batch.
         tasks: What to do; ids are unique.
         rules: The protocol.
@@ -57,7 +59,7 @@ def run_episodes(
         ConfigError: the environment is of the wrong kind, or lacks a key the rules name.
         ValueError: two tasks share an id, or an action is outside the action space.
     """
-    _action_space(envs)
+    check_space(envs.single_action_space)
     if envs.metadata.get("autoreset_mode") != AutoresetMode.DISABLED:
         raise ConfigError("the vector environment resets by itself; build it with make_envs")
     ids = [task.id for task in tasks]
@@ -81,16 +83,6 @@ def run_episodes(
             for episode in made:
                 on_episode(episode)
     return episodes
-
-
-def _action_space(envs: Envs) -> gymnasium.spaces.Box:
-    space = envs.single_action_space
-    if not isinstance(space, gymnasium.spaces.Box) or len(space.shape) != 1:
-        raise ConfigError(
-            f"action space {space} is a {type(space).__name__}; "
-            "planning needs continuous actions, a Box of one dimension"
-        )
-    return space
 
 
 class _Log:
@@ -140,7 +132,7 @@ class _Lockstep:
 
     def __init__(self, envs: Envs, agent: Agent, tasks: Sequence[Task], rules: Rules) -> None:
         self.envs, self.agent, self.tasks, self.rules = envs, agent, tasks, rules
-        self._space = _action_space(envs)
+        self._space = check_space(envs.single_action_space)
         self.padded = [*tasks, *[tasks[0]] * (envs.num_envs - len(tasks))]
         self.seconds = {name: np.zeros(len(tasks)) for name in ("environment", "render")}
         began = time.perf_counter()
@@ -184,7 +176,7 @@ class _Lockstep:
         """The batch's records, in task order."""
         plans_of = plans_by_row(self.agent.decisions, len(self.tasks))
         for row, (log, plans) in enumerate(zip(self.logs, plans_of, strict=True)):
-            task, size = log.task, self._space.shape[0]
+            task, size = log.task, space_size(self._space)
             states = None
             if self.rules.states is not None:
                 states = np.stack([_pick(info, self.rules.states, "info") for info in log.infos])
@@ -193,7 +185,7 @@ class _Lockstep:
                 seed=int(task.seed),
                 success=log.success,
                 presolved=log.presolved,
-                actions=np.array(log.actions, dtype=np.float32).reshape(-1, size),
+                actions=np.array(log.actions, dtype=np.float32).reshape(len(log.actions), size),
                 rewards=np.array(log.rewards, dtype=np.float64),
                 metrics=_metrics(log.infos),
                 goal=task.goal if task.goal_frame is None else task.goal_frame,
@@ -223,15 +215,9 @@ class _Lockstep:
 
     def _checked(self, actions: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """Fit actions [n,a] into the vector's [num_envs,a]; refuse what the env does not take."""
-        space = self._space
-        full = np.zeros((self.envs.num_envs, *space.shape), dtype=space.dtype)
-        full[: len(self.tasks)] = actions
-        for row in rows:
-            if not space.contains(full[row]):
-                raise ValueError(
-                    f"action {full[row].tolist()} of task {self.tasks[row].id} is outside {space}"
-                )
-        return full
+        return fit_actions(
+            actions, rows, self._space, self.envs.num_envs, lambda row: self.tasks[row].id
+        )
 
     def _see(self, source: str, rows: np.ndarray) -> np.ndarray:
         """What ``rows`` show of ``source`` now, [n,...] with zeros elsewhere."""

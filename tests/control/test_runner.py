@@ -315,11 +315,11 @@ def test_an_env_without_a_picture_is_refused():
 
 class Buttons(gymnasium.Env):
     observation_space = gymnasium.spaces.Box(0, 1, (2,))
-    action_space = gymnasium.spaces.Discrete(4)
+    action_space = gymnasium.spaces.MultiBinary(4)
 
 
-def test_discrete_actions_are_refused_by_name():
-    with pytest.raises(ConfigError, match=r"action space Discrete\(4\) is a Discrete"):
+def test_actions_that_are_neither_numbers_nor_choices_are_refused_by_name():
+    with pytest.raises(ConfigError, match=r"action space MultiBinary\(4\) is a MultiBinary"):
         run(agent(), tasks(1), make=Buttons)
 
 
