@@ -59,9 +59,15 @@ class ExactCosts:
         """The solves since ``reset``."""
         return self.agent.decisions
 
-    def reset(self, goals: np.ndarray | None, seeds: Sequence[int], budget: int | None) -> None:
+    def reset(
+        self,
+        goals: np.ndarray | None,
+        seeds: Sequence[int],
+        budget: int | None = None,
+        proprio: np.ndarray | None = None,
+    ) -> None:
         """Begin B episodes."""
-        self.agent.reset(goals, seeds, budget)
+        self.agent.reset(goals, seeds, budget, proprio)
         assert goals is not None  # an agent that plans has refused
         self.goal_z = self._encode(goals, np.arange(len(goals)))[:, 0]
         self.z, self.prices = self.goal_z[:, None][:, :0], []
