@@ -7,6 +7,7 @@ from importlib.resources import files
 import numpy as np
 import pytest
 import torch
+from hydra import compose, initialize_config_module
 from hydra.utils import get_class, instantiate
 from omegaconf import OmegaConf
 
@@ -212,3 +213,11 @@ def test_a_ball_of_solver_actions_is_the_nearest_point():
     inside = inside[inside[:, :2].norm(dim=1) <= 1]
     near = ball(many)
     assert ((inside[:, None] - near) * (many - near)).sum(-1).max() < 1e-5, "all are behind it"
+
+
+def test_limits_are_named_on_the_command_line():
+    with initialize_config_module("jepa_wm.conf", version_base=None):
+        node = compose("plan", ["+limits.speed={shape: l2, limit: 0.5}"])
+    limits = read_limits(OmegaConf.to_container(node.limits), CODEC)
+    assert limits.limits["speed"].limit == 0.5
+    assert read_limits(OmegaConf.load(str(CONF.parent.joinpath("plan.yaml"))).limits, CODEC) is None

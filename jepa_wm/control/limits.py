@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from jepa_wm.control.actions import ActionCodec
+from jepa_wm.control.discrete import Codec
 from jepa_wm.control.interfaces import Planner
 from jepa_wm.control.nearest import Ball, Steps
 from jepa_wm.errors import ConfigError
@@ -249,7 +250,7 @@ def _constrained(planner: Any, within: WithinLimits) -> Any:
     return replace(planner, **changes) if changes else planner
 
 
-def read_limits(nodes: Mapping[str, Mapping[str, Any]] | None, codec: ActionCodec) -> Limits | None:
+def read_limits(nodes: Mapping[str, Mapping[str, Any]] | None, codec: Codec) -> Limits | None:
     """Make the limits of ``limits={name: {shape: .., limit: ..}}``, or None where there are none.
 
     Raises:
@@ -260,6 +261,8 @@ def read_limits(nodes: Mapping[str, Mapping[str, Any]] | None, codec: ActionCode
     known, limits = [field.name for field in fields(ActionLimit)], {}
     if not isinstance(nodes, Mapping):
         raise ConfigError(f"limits={nodes!r} must be named: limits.speed={{shape: l2, limit: 1}}")
+    if not isinstance(codec, ActionCodec):
+        raise ConfigError(f"limits: the action space is {codec}, choices have no size to limit")
     for name, node in nodes.items():
         if not isinstance(node, Mapping) or "shape" not in node or set(node) - set(known):
             raise ConfigError(f"limits.{name}={node!r} must have shape and others of {known}")

@@ -53,7 +53,7 @@ class Waypoints:
         budget: int | None = None,
         proprio: np.ndarray | None = None,
     ) -> None:
-        """Begin B episodes; the goals, whose proprioception nobody knows, and budget are its own."""
+        """Begin B episodes; goals and budget are its own, proprioception is not known."""
         self._step, self._batch = 0, len(seeds)
         self.mpc.reset(self._of(0), seeds, self.steps[0])
 

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jepa_wm.control.actions import ActionCodec
+from jepa_wm.control.discrete import DiscreteCodec
 from jepa_wm.control.limits import ActionLimit, Limits, WithinLimits, read_limits
 from jepa_wm.control.nearest import in_box_and_ball
 from jepa_wm.errors import ConfigError
@@ -274,6 +275,13 @@ def test_what_a_dead_zone_would_break_is_refused():
     assert limits({"a": {"shape": "rate", "limit": 1, "dims": [0, 1]}}, zone)
     with pytest.raises(ConfigError, match=r"limits.a: dimension 2 is left 0.3 to 1, without 0"):
         limits({"a": {"shape": "box", "low": 0.3, "high": 1.0, "dims": [2]}}, zone)
+
+
+def test_choices_have_no_limits():
+    choices = DiscreteCodec(block=1, choices=(4,))
+    with pytest.raises(ConfigError, match=r"limits: the action space is .* choices have no size"):
+        limits({"a": {"shape": "l2", "limit": 1}}, choices)
+    assert limits({}, choices) is None
 
 
 def test_no_limits_are_none():

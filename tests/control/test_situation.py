@@ -9,12 +9,17 @@ from point_mass import BOX, PointModel, positions
 
 from jepa_wm.control.actions import ActionCodec
 from jepa_wm.control.cost import RolloutCost
+from jepa_wm.control.episode import Rules
 from jepa_wm.control.interfaces import Context
 from jepa_wm.control.mpc import MPC
-from jepa_wm.control.objectives import GoalDistance, SmoothnessPenalty, WeightedSum
+from jepa_wm.control.objectives import GoalDistance, GoalList, SmoothnessPenalty, WeightedSum
 from jepa_wm.control.proprio import ProprioDistance
+from jepa_wm.control.protocol import Segments
+from jepa_wm.control.runner import make_envs, run_episodes
 from jepa_wm.control.situation import Situation
+from jepa_wm.envs.reach import Reach
 from jepa_wm.errors import ConfigError
+from jepa_wm.experiments.setup import make_tasks
 from jepa_wm.planners.cem import CEM
 
 CPU = torch.device("cpu")
@@ -144,3 +149,43 @@ def test_a_model_without_a_body_is_refused_in_one_line():
         agent.reset(positions(0, 1), [0], proprio=np.zeros((2, 2)))
     with pytest.raises(ValueError, match="the goals' proprio is not finite"):
         agent.reset(positions(0, 1), [0], proprio=[[0.0, float("nan")]])
+
+
+def test_a_list_of_goals_is_encoded_whole_and_any_of_them_will_do():
+    anyone = functools.partial(GoalList, norm="l2", reduce="sum", steps="mean", order="any")
+    agent = loop(anyone, PointModel(), goals_per_row=2)
+    near, far = np.float32([[0.2, 0.1], [-0.2, 0.3]]), np.float32([[2.0, 2.0], [-3.0, 1.0]])
+    at = np.zeros((2, 2), np.float32)
+    agent.reset(np.stack([far, near], 1), [0, 1])
+    for _ in range(12):
+        at = at + np.float32(0.1) * agent.act(at)
+    assert np.abs(at - near).max() < 0.03, at
+    with pytest.raises(ValueError, match=r"goals must be \[B,2,...\], got \[2, 3, 2\]"):
+        agent.reset(np.zeros((2, 3, 2), np.float32), [0, 1])
+
+
+def test_a_run_tells_the_agent_what_the_body_feels_at_the_goal():
+    """From the environment's goal state through tasks and runner into the situation."""
+    options = {"goal": "play", "seed": 0, "task": {"proprio": "proprio"}}
+    env = Reach()
+    states = np.stack([env.reset(seed=seed)[1]["state"] for seed in range(4)])
+    segments = Segments(states[:2], states[2:], np.zeros((2, 0, 7), np.float32))
+    tasks = make_tasks(options, env, segments, from_states=True)
+    wanted = [env.reset(options={"state": goal})[1]["proprio"] for goal in states[2:]]
+    told = {}
+
+    class Listener:
+        needs_frames, decisions = False, ()
+
+        def reset(self, goals, seeds, budget, proprio=None):
+            told["proprio"] = proprio
+
+        def act(self, frames, proprio, active):
+            return np.zeros((2, 7), np.float32)
+
+    rules = Rules(budget=1, success="success_reach", states="state", frames="state")
+    run_episodes(make_envs(Reach, 2), Listener(), tasks, rules)
+    assert np.array_equal(told["proprio"], np.stack(wanted))
+    plain = make_tasks(options | {"task": {}}, env, segments, from_states=True)
+    run_episodes(make_envs(Reach, 2), Listener(), plain, rules)
+    assert told["proprio"] is None
