@@ -124,6 +124,13 @@ def test_gradients_through_the_wall_are_finite_everywhere():
     assert (actions.grad.abs().sum((0, 2, 3)) > 0).all()  # every candidate knows where to go
 
 
+@pytest.mark.parametrize("spot", [[180.0, 60.0], [180.0, 150.0], [112.0, 49.0]])
+def test_the_ways_gradient_is_finite_where_nothing_is_crossed(spot):
+    z = torch.tensor(spot).view(1, 1, 1, 2).requires_grad_()
+    RoomDistance(torch.tensor([[180.0, 150.0]]), Rooms(), 16.0)(z, z).sum().backward()
+    assert z.grad.isfinite().all()
+
+
 def test_the_way_to_the_goal_leads_through_the_door():
     rooms = Rooms()
     goal = torch.tensor([[130.0, 150.0]])
