@@ -6,7 +6,7 @@ What is expensive to load stays with the process that loaded it, for the last mo
 import functools
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -36,6 +36,8 @@ PLANNER = "planner"
 STATE_MODELS = (SIMULATOR, EXACT)  # their latents are states: nothing is rounded, nothing loaded
 _SEARCH = ("planner", "episodes", "seed", "planner_seed", "num_envs", "preset", "overrides")
 """Options that no model depends on."""
+_ACTING = ("model", "dtype", "device", "planner", "objective", "num_envs", "preset", "overrides")
+"""Options that no test depends on."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,8 +68,9 @@ class Scene:
 
 
 def scene_of(options: dict[str, Any]) -> Scene:
-    """Return the environment and the episodes of a cell, made once while its process is on it."""
-    return _make_scene(json.dumps(options, sort_keys=True))
+    """Return the environment and the episodes of a cell, made once for all who are tested so."""
+    test = {k: v for k, v in options.items() if k not in _ACTING}
+    return replace(_make_scene(json.dumps(test, sort_keys=True)), options=options)
 
 
 @functools.lru_cache(maxsize=1)
