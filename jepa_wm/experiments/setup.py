@@ -19,6 +19,7 @@ from jepa_wm.control.actions import ActionCodec, as_float32
 from jepa_wm.control.agent import Agent
 from jepa_wm.control.chunks import Chunk, check_horizon, fit_chunk
 from jepa_wm.control.cost import ObjectiveFactory
+from jepa_wm.control.dynamics import ExactModel
 from jepa_wm.control.episode import Episode, Rules, Task
 from jepa_wm.control.interfaces import WorldModel
 from jepa_wm.control.limits import read_limits
@@ -35,6 +36,7 @@ from jepa_wm.launch import build, preset, preset_node
 from jepa_wm.models import load_world_model
 
 SIMULATOR = "simulator"
+EXACT = "exact"
 GRIPPER_DEAD_ZONE = 0.25  # of its way, as published for V-JEPA 2-AC: less is no motion
 MEMORY = 2.0  # GiB a rollout's candidates may take where nobody says
 NO_RATE = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}]"  # tqdm's bar without its estimate
@@ -152,10 +154,12 @@ def make_objective(
 def load_brain(
     options: dict[str, Any], space: gymnasium.spaces.Box, device: torch.device, dtype: torch.dtype
 ) -> Brain:
-    """Load the bundle (or the simulator) of a run with its codec and objective."""
+    """Load the bundle (or what stands for one) of a run with its codec and objective."""
     model, fallback = options["model"], options["task"].get("action")
     if model == SIMULATOR:
         return simulator_brain(options, *action_codec(None, space, fallback))
+    if model == EXACT:
+        return exact_brain(options, *action_codec(None, space, fallback))
     bundle = Bundle.open(find_bundle(model))
     codec, source = action_codec(bundle, space, fallback)
     about = {
@@ -175,10 +179,27 @@ def simulator_brain(options: dict[str, Any], codec: ActionCodec, source: str) ->
     if options["task"]["worlds"] is None:
         raise ConfigError(f"model={SIMULATOR}: this environment has no simulator; give a bundle")
     worlds = build(options["task"]["worlds"], "task.worlds")
-    model = SimulatorModel(worlds, codec)
+    return _state_brain(options, SIMULATOR, SimulatorModel(worlds, codec), source)
+
+
+def exact_brain(options: dict[str, Any], codec: ActionCodec, source: str) -> Brain:
+    """Make the task's closed form of the environment the world model."""
+    node = options["task"].get("exact")
+    if node is None:
+        raise ConfigError(
+            f"model={EXACT}: the task of this environment has none (task.exact); "
+            f"give a bundle or model={SIMULATOR}"
+        )
+    return _state_brain(options, EXACT, build(node, "task.exact")(codec), source)
+
+
+def _state_brain(
+    options: dict[str, Any], name: str, model: SimulatorModel | ExactModel, source: str
+) -> Brain:
+    """Plan from states, with the task's distance between them."""
     distance = build(options["task"]["distance"], "task.distance")
-    about = {"name": SIMULATOR, "family": SIMULATOR, "statistics": source}
-    return Brain(model, distance, codec, options["task"]["state"], about)
+    about = {"name": name, "family": name, "statistics": source}
+    return Brain(model, distance, model.codec, options["task"]["state"], about)
 
 
 def make_agent(options: dict[str, Any], brain: Brain, device: torch.device) -> MPC:
