@@ -254,7 +254,7 @@ def make_tasks(
         tasks = segment_tasks(segments, seed, env.render_state, from_states, planner_seed)
         return _with_proprio(tasks, env, options["task"].get("proprio"))
     if from_states:
-        raise ConfigError("model=simulator needs a goal state: goal=play or goal=env")
+        raise ConfigError(f"model={options['model']} needs a goal state: goal=play or goal=env")
     picture = read_goal(options["goal"], env.render_state(segments.starts[0]))
     return picture_tasks(segments, seed, picture, planner_seed)
 
