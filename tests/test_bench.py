@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -20,9 +21,10 @@ from jepa_wm.experiments.bench_folder import open_folder
 from jepa_wm.experiments.bench_records import read_records, read_results
 from jepa_wm.experiments.parts import forget_parts
 from jepa_wm.experiments.shards import Shard, run_shard
-from jepa_wm.experiments.workers import LocalWorkers, RayWorkers
+from jepa_wm.experiments.workers import JobQueue, LocalWorkers, RayWorkers
 
 from bundle.tiny import TINY_LEWM, random_tensors  # isort: skip
+from test_bench_workers import jobs  # isort: skip
 
 torch.set_num_threads(1)
 META = TINY_LEWM | {
@@ -318,11 +320,17 @@ def test_help_lists_the_options(tmp_path):
 
 
 @pytest.mark.slow
-def test_ray_gives_the_same_records(model, alone, tmp_path):
+def test_ray_gives_the_same_records_and_outcomes(model, alone, tmp_path, monkeypatch):
     pytest.importorskip("ray")
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
     cells = planned(model, "baselines=false", "num_envs=3")
     bench = Bench(cells, open_folder(str(tmp_path), cells))
     with RayWorkers(2, None) as workers:
         bench.run_cells(workers)
+        ways = {way: jobs(way, 1, way) for way in ("work", "fail", "die")}
+        outcomes = {outcome.job.group: outcome for outcome in workers.run(JobQueue(ways))}
     assert bench.failures == {}
     assert [timeless(record) for record in bench.records(cells[0].cell.id)] == alone
+    assert outcomes["work"].value[0] == "work0"
+    assert outcomes["fail"].error == "ValueError: number fail0"
+    assert outcomes["die"].error.startswith("the worker died")

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from jepa_wm.errors import ConfigError
-from jepa_wm.experiments.workers import Job, JobQueue, LocalWorkers, RayWorkers, make_workers
+from jepa_wm.experiments.workers import Job, JobQueue, LocalWorkers, make_workers
 
 
 def work(argument):
@@ -85,15 +85,3 @@ def test_ray_is_named_where_it_is_absent(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ConfigError, match=r"launcher=ray needs Ray: pip install 'jepa_wm\[ray\]'"):
         make_workers("ray", 1, None, 1)
-
-
-@pytest.mark.slow
-def test_ray_does_every_job_too(monkeypatch):
-    pytest.importorskip("ray")
-    monkeypatch.setenv("PYTHONPATH", os.path.dirname(__file__))
-    groups = {way: jobs(way, 1, way) for way in ("work", "fail", "die")}
-    with RayWorkers(1, None) as workers:
-        outcomes = {o.job.group: o for o in workers.run(JobQueue(groups))}
-    assert outcomes["work"].value[0] == "work0"
-    assert outcomes["fail"].error == "ValueError: number fail0"
-    assert outcomes["die"].error.startswith("the worker died")
