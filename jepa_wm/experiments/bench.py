@@ -159,6 +159,8 @@ def run_bench(words: Sequence[str], settings: Mapping[str, Any]) -> Bench:
     planned = plan_cells(words, settings)
     needs_gpu = any(one.options["device"].startswith("cuda") for one in planned)
     count, address = settings["workers"], settings["ray_address"]
+    if needs_gpu and settings["launcher"] == "local":
+        count = count or 1  # each would load its own copy of the model
     with make_workers(
         settings["launcher"], count, address, settings["threads"], float(needs_gpu)
     ) as workers:
