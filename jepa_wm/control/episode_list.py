@@ -51,7 +51,7 @@ class EpisodeList:
         Raises:
             ConfigError: a setting differs that the episodes depend on.
         """
-        keys = sorted({*self.environment, *environment} - {*LOOKS})
+        keys = ["id", *sorted({*self.environment, *environment} - {"id", *LOOKS})]
         pairs = [(key, self.environment.get(key), environment.get(key)) for key in keys]
         for key, ours, theirs in pairs:
             if ours != theirs:
@@ -76,6 +76,7 @@ def write_episode_list(path: Path, protocol: Protocol, segments: Segments) -> Pa
         "environment": protocol.environment,
         **told,
         "replaced": segments.replaced,
+        "action_size": segments.actions.shape[2],  # where no action is recorded, it tells
         "hash": protocol.episodes_hash,
     }
     lines = ",\n  ".join(json.dumps(row) for row in episode_rows(segments, protocol.seed))
@@ -103,16 +104,15 @@ def read_episode_list(path: Path) -> EpisodeList:
                 f"{str(document['hash'])[:12]}: the episodes were changed"
             )
         options = {name: document[name] for name in _TOLD} | {"episodes": len(rows)}
-        return EpisodeList(
-            path, dict(document["environment"]), options, _segments(rows, document["replaced"])
-        )
+        segments = _segments(rows, int(document["action_size"]), int(document["replaced"]))
+        return EpisodeList(path, dict(document["environment"]), options, segments)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ConfigError(
             f"episode_list={path}: not a list of episodes, as written into a run's folder ({error})"
         ) from error
 
 
-def _segments(rows: list[Mapping[str, Any]], replaced: int) -> Segments:
+def _segments(rows: list[Mapping[str, Any]], action_size: int, replaced: int) -> Segments:
     """Turn plain rows into arrays; ids must be unique, numbers finite, shapes equal."""
     if not rows:
         raise ValueError("no episodes")
@@ -121,13 +121,14 @@ def _segments(rows: list[Mapping[str, Any]], replaced: int) -> Segments:
         raise ValueError("ids are not unique")
     starts, goals = (_finite(rows, key) for key in ("start", "goal"))
     actions = _finite(rows, "actions")
-    if actions.ndim == 2 and not actions.size:  # no recorded actions: [E,0]
-        actions = actions[..., None]
+    if actions.ndim == 2 and not actions.size:
+        actions = actions.reshape(len(rows), 0, action_size)
     shapes = starts.shape, goals.shape, actions.shape
-    if starts.ndim != 2 or starts.shape != goals.shape or actions.ndim != 3:
+    is_right = starts.ndim == 2 and starts.shape == goals.shape and actions.ndim == 3
+    if not is_right or actions.shape[2] != action_size:
         raise ValueError("starts {}, goals {}, actions {}".format(*map(list, shapes)))
     return Segments(
-        starts, goals, actions.astype(np.float32), np.array(ids, dtype=np.int64), int(replaced)
+        starts, goals, actions.astype(np.float32), np.array(ids, dtype=np.int64), replaced
     )
 
 
