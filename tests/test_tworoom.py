@@ -5,12 +5,19 @@ from pathlib import Path
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 from gymnasium.utils.env_checker import check_env
+from hydra import compose, initialize_config_module
+from omegaconf import OmegaConf
 
+from jepa_wm.control.interfaces import Context
 from jepa_wm.envs.tworoom import TOLERANCE, TwoRoom, draw_place
 from jepa_wm.envs.tworoom_play import expert, play, waypoints
 from jepa_wm.envs.tworoom_rendering import TwoRoomRenderer
 from jepa_wm.envs.tworoom_worlds import HIGH, LOW, MIDDLE, Rooms, TwoRoomWorlds
+from jepa_wm.errors import ConfigError
+from jepa_wm.experiments.setup import load_brain
+from jepa_wm.launch import build
 
 GOLDEN = Path(__file__).parent / "golden" / "tworoom.npz"
 ID = "jepa_wm.envs.tworoom:jepa_wm/TwoRoom-v0"
@@ -232,3 +239,38 @@ def test_jitter_runs_into_walls_more_often():
         return (np.abs(moved - recorded.actions).max(-1) > 1e-3).mean()
 
     assert stopped(0.9) > 1.5 * stopped(0.0)
+
+
+# --- planning ------------------------------------------------------------------------------------
+
+
+def options(*overrides):
+    with initialize_config_module("jepa_wm.conf", version_base=None):
+        return OmegaConf.to_container(compose("plan", overrides=list(overrides)), resolve=True)
+
+
+@pytest.mark.parametrize("model", ["exact", "simulator"])
+def test_models_of_the_rooms_follow_the_environments(model):
+    """Faster, turned and with another door: what is planned with is what is played in."""
+    given = ("env.rooms.speed=8.0", "env.rooms.wall=horizontal", "env.rooms.doors=[[150,12]]")
+    found = options("env=tworoom", f"model={model}", *given)
+    env = build(found["env"], "env").unwrapped
+    brain = load_brain(found, env.action_space, torch.device("cpu"), torch.float32)
+    start = torch.tensor([[[150.0, 90.0]]], dtype=torch.float64)
+    actions = brain.codec.encode(np.tile([0.2, 1.0], (1, 4, 25, 1)).astype(np.float32))
+    z = brain.model.rollout(Context(brain.model.preprocess(start), actions[:, 0, :0]), actions)
+    env.reset(options={"state": start[0, 0].numpy(), "goal_state": [20, 20]})
+    for _ in range(25):
+        env.step(brain.codec.decode(actions)[0, 0, 0].numpy())
+    assert np.allclose(z[0, 0, -1], env.step([0, 0])[4]["state"])
+    goal = torch.tensor([[150.0, 140.0]], dtype=torch.float64)
+    near = torch.tensor([[60.0, 95.0], [60.0, 129.0]])[None, :, None].double()
+    beyond, beside = brain.objective(goal)(near, actions[:, :2])[0]
+    assert beyond > beside  # through the door is further
+
+
+def test_an_environment_without_an_exact_model_is_one_line():
+    found = options("env=pusht", "model=exact")
+    space = build(found["env"], "env").action_space
+    with pytest.raises(ConfigError, match=r"model=exact: .*task.exact.*model=simulator"):
+        load_brain(found, space, torch.device("cpu"), torch.float32)
