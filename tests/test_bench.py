@@ -144,6 +144,15 @@ def test_a_cell_tells_what_it_depends_on(model):
     json.dumps(cell.options)
 
 
+def test_paths_are_found_from_wherever_a_worker_starts(model, monkeypatch):
+    monkeypatch.chdir(model.parent)
+    (here,) = planned("tiny.gguf", "baselines=false")
+    monkeypatch.chdir("/")
+    (there,) = planned(model, "baselines=false")
+    assert here.options["model"] == str(model) and here.cell.axes["model"] == "tiny.gguf"
+    assert here.cell.id == there.cell.id
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -35,8 +35,10 @@ from jepa_wm.runtime import resolve_device, resolve_dtype, versions
 
 HARMLESS = (
     "num_envs", "out", "video", "film", "output", "baselines", "ceiling", "preset", "overrides",
+    "episode_list", "file",
 )  # fmt: skip
-"""Options that no episode depends on; ``model`` counts by its content."""
+"""Options that no episode depends on: files count by their content."""
+FILES = ("model", "file", "episode_list")
 SLOWNESS = 100.0  # of a simulator beside a model, to put the longest cells first
 
 
@@ -91,7 +93,7 @@ def plan_cells(words: Sequence[str], settings: Mapping[str, Any]) -> list[Planne
     for one in cross(words):
         options = settle(one.overrides, settings)
         base = {"model": options["model"], "planner": options["preset"]["planner"]}
-        drafts.append(_Draft(options, base | dict(one.axes)))
+        drafts.append(_Draft(_from_anywhere(options), base | dict(one.axes)))
     drafts += [*_ceilings(drafts), *_baselines(drafts)]
     found = [_planned(number, draft) for number, draft in enumerate(drafts)]
     forget_parts()
@@ -119,6 +121,12 @@ def settle(overrides: Sequence[str], settings: Mapping[str, Any]) -> dict[str, A
     if options["model"] in STATE_MODELS:
         return plain(options | {"device": "cpu", "dtype": "float32"})
     return plain(options | {"device": str(device), "dtype": str(dtype).removeprefix("torch.")})
+
+
+def _from_anywhere(options: dict[str, Any]) -> dict[str, Any]:
+    """Make paths absolute: a worker may start in another folder."""
+    paths = {name: Path(str(options[name])).expanduser() for name in FILES}
+    return options | {name: str(path.absolute()) for name, path in paths.items() if path.is_file()}
 
 
 def plain(options: Mapping[str, Any]) -> dict[str, Any]:

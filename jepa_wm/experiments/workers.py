@@ -82,12 +82,11 @@ def attempt(job: Job) -> Outcome:
 def _serve(pipe: Connection) -> None:
     """Do what comes through the pipe until it closes. Ctrl-C is the parent's business."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    while True:
-        try:
-            job = pipe.recv()
-        except (EOFError, OSError):
-            return
-        pipe.send(attempt(job))
+    try:
+        while True:
+            pipe.send(attempt(pipe.recv()))
+    except (EOFError, OSError):  # the parent is gone, or is done with us
+        return
 
 
 class _Hand:
