@@ -45,6 +45,21 @@ class Layout:
                 raise ValueError(f"{name}={value} must be {low:g} to {high:g} px")
 
     @property
+    def across(self) -> int:
+        """Coordinate that tells the rooms apart."""
+        return 0
+
+    @property
+    def middle(self) -> float:
+        """Where along it the wall is, px."""
+        return float(self.wall_x)
+
+    @property
+    def doors(self) -> tuple[tuple[float, float], ...]:
+        """Centre and half width of the one door, px."""
+        return ((float(self.door_y), float(HALF_DOOR)),)
+
+    @property
     def left(self) -> int:
         """Left face of the wall, px."""
         return self.wall_x - HALF_WALL

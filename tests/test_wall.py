@@ -14,7 +14,7 @@ from jepa_wm.envs.wall import Wall
 from jepa_wm.envs.wall_play import LONGEST, draw_task, play, start_states, wall_expert
 from jepa_wm.envs.wall_rendering import WallRenderer, resize_weights
 from jepa_wm.envs.wall_worlds import Layout, WallWorlds
-from jepa_wm.launch import launch, preset_node
+from jepa_wm.launch import build, launch, preset_node
 from jepa_wm.training.dataset import PlayDataset
 
 START, GOAL = np.array([12.0, 50.0]), np.array([50.0, 12.0])
@@ -290,6 +290,14 @@ def test_the_tasks_action_statistics_are_the_plays():
     actions = play(0, 500, 100, jitter=0.3).actions
     assert actions.mean((0, 1)) == pytest.approx(action["mean"], abs=0.02)
     assert actions.std((0, 1)) == pytest.approx(action["std"], abs=0.02)
+
+
+def test_the_simulator_minimises_the_way_through_the_door():
+    place = [[28.0, 50.0], [36.0, 50.0], [28.0, 30.0]]
+    way = build(preset_node("task", "wall")["distance"], "task.distance")(torch.tensor(place[1:2]))
+    costs = way(torch.tensor(place, dtype=torch.float64)[None, :, None], torch.zeros(1, 3, 1, 10))
+    far, near = 2 * np.hypot(4, 18), np.hypot(4, 2) + np.hypot(4, 18)
+    assert costs[0].tolist() == pytest.approx([(far / 4.5) ** 2, 0, (near / 4.5) ** 2])
 
 
 # --- the commands --------------------------------------------------------------------------------
