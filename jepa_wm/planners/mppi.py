@@ -119,15 +119,17 @@ class MPPI(SamplingPlanner):
         if self.returns != "sample":
             return super()._choose(mean, best, last, generators)
         elites = last.cheapest(self.num_elites)
-        waits = torch.stack(
-            [torch.empty(self.num_elites).exponential_(generator=one) for one in generators]
-        )
-        waits = waits.to(elites.costs.device, non_blocking=True)
+        waits = self._waits(generators).to(elites.costs.device, non_blocking=True)
         index = (self._weights(elites.costs, None).log() - waits.log()).argmax(1, keepdim=True)
         drawn, cost = take(elites.samples, index)[:, 0], elites.costs.gather(1, index)[:, 0]
         failed = ~elites.costs[:, 0].isfinite()  # [B]: nothing to draw from
         actions = torch.where(failed[:, None, None], mean.actions, drawn)
         return Scored(actions, torch.where(failed, mean.cost, cost))
+
+    def _waits(self, generators: Sequence[torch.Generator]) -> Tensor:
+        """Draw standard exponential numbers [B,K] on the CPU, row by row."""
+        rows = [torch.empty(self.num_elites).exponential_(generator=one) for one in generators]
+        return torch.stack(rows)
 
 
 def _control(plan: Plan, samples: Tensor) -> Tensor:
