@@ -16,7 +16,7 @@ STANDARD = set(sys.stdlib_module_names)
 # what runs with python -m; launch is their one door to hydra, experiments the half they share
 LEAVES = {p.stem for p in ROOT.glob("*.py") if '__name__ == "__main__"' in p.read_text()}
 LEAVES |= {"__main__"}
-RECORDS = {"control.interfaces", "control.episode", "control.statistics"}
+RECORDS = {"control.interfaces", "control.episode", "control.rates", "control.statistics"}
 # part (the longest name that fits wins) -> (what of ours, what of others); a part imports itself
 TABLE: dict[str, tuple[set[str], set[str]]] = {
     "errors": (set(), set()),

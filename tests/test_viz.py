@@ -13,7 +13,8 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from jepa_wm.control.episode import Episode
-from jepa_wm.control.statistics import Measure, wilson_interval
+from jepa_wm.control.rates import wilson_interval
+from jepa_wm.control.statistics import Measure
 from jepa_wm.errors import ConfigError
 from jepa_wm.viz.frames import DECORATION_NOTE, Film, film_frames, overlay, still
 from jepa_wm.viz.plans import effective_samples, goal_distance, planner_cost, success_rates

@@ -13,88 +13,8 @@ from typing import Any
 import numpy as np
 
 from jepa_wm.control.episode import Episode, tally
+from jepa_wm.control.rates import Paired, pair_outcomes, wilson_interval
 from jepa_wm.errors import ConfigError
-
-Z_95 = 1.96
-"""Standard normal quantile of a two-sided 95 % interval."""
-
-
-def wilson_interval(successes: int, count: int, z: float = Z_95) -> tuple[float, float]:
-    """Return the Wilson score interval of a success rate, (low, high) within [0, 1].
-
-    With p = successes / n: (p + z^2/2n -+ z sqrt(p(1-p)/n + z^2/4n^2)) / (1 + z^2/n).
-
-    Args:
-        successes: How many succeeded, 0..count.
-        count: How many were tried, n >= 0; with none tried anything is possible: (0, 1).
-        z: Normal quantile; 1.96 is 95 %, two-sided.
-
-    Raises:
-        ValueError: ``successes`` is outside 0..count, or z is negative.
-
-    Source: Wilson, "Probable inference, the law of succession, and statistical inference", JASA
-    1927.
-    """
-    if not 0 <= successes <= count:
-        raise ValueError(f"successes={successes} must lie in 0..{count}")
-    if z < 0:
-        raise ValueError(f"z={z} must not be negative")
-    if count == 0:
-        return 0.0, 1.0
-    p, share = successes / count, z * z / count
-    centre = p + share / 2
-    half = z * math.sqrt((p * (1 - p) + share / 4) / count)
-    # At 0 and n the exact bound is 0 and 1; rounding must not move it.
-    low = 0.0 if successes == 0 else (centre - half) / (1 + share)
-    high = 1.0 if successes == count else (centre + half) / (1 + share)
-    return low, high
-
-
-@dataclass(frozen=True, kw_only=True)
-class Paired:
-    """Two agents on the same episodes.
-
-    Attributes:
-        both: Episodes both solved.
-        first_only: Episodes only the first solved.
-        second_only: Episodes only the second solved.
-        neither: Episodes neither solved.
-        p_value: Exact two-sided McNemar probability of so uneven a split of the disagreements if
-            the agents were equal.
-    """
-
-    both: int
-    first_only: int
-    second_only: int
-    neither: int
-    p_value: float
-
-    @property
-    def count(self) -> int:
-        """Episodes compared."""
-        return self.both + self.first_only + self.second_only + self.neither
-
-    @property
-    def difference(self) -> float:
-        """Success rate of the first minus that of the second, in [-1, 1]."""
-        return (self.first_only - self.second_only) / self.count
-
-
-def mcnemar_p_value(first_only: int, second_only: int) -> float:
-    """Return the exact two-sided McNemar p: a sign test on the disagreements.
-
-    p = min(1, 2 sum_{k <= min(b, c)} C(b+c, k) / 2^(b+c)), exact for any count.
-
-    Raises:
-        ValueError: a count is negative.
-
-    Source: McNemar, Psychometrika 1947; exact form as in any text on paired proportions.
-    """
-    if min(first_only, second_only) < 0:
-        raise ValueError(f"counts ({first_only}, {second_only}) must not be negative")
-    n = first_only + second_only
-    tail = sum(math.comb(n, k) for k in range(min(first_only, second_only) + 1))
-    return min(1.0, 2 * tail / 2**n)
 
 
 def compare(first: Sequence[Episode], second: Sequence[Episode]) -> Paired:
@@ -113,15 +33,7 @@ def compare(first: Sequence[Episode], second: Sequence[Episode]) -> Paired:
     ids = [i for i in mine if not mine[i].presolved]
     if not ids:
         raise ValueError("no episode was run; there is nothing to compare")
-    pairs = [(mine[i].success, theirs[i].success) for i in ids]
-    b, c = pairs.count((True, False)), pairs.count((False, True))
-    return Paired(
-        both=pairs.count((True, True)),
-        first_only=b,
-        second_only=c,
-        neither=pairs.count((False, False)),
-        p_value=mcnemar_p_value(b, c),
-    )
+    return pair_outcomes([(mine[i].success, theirs[i].success) for i in ids])
 
 
 def _start(episode: Episode) -> tuple[int, bool]:

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from jepa_wm.control.protocol import content_hash
-from jepa_wm.control.statistics import Paired, Spread, mcnemar_p_value, wilson_interval
+from jepa_wm.control.rates import Paired, mcnemar_p_value, wilson_interval
+from jepa_wm.control.statistics import Spread
 from jepa_wm.errors import ConfigError
 from jepa_wm.experiments.bench_records import Cell, CellResult, EpisodeRecord
 

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from jepa_wm.control.statistics import Paired, wilson_interval
+from jepa_wm.control.rates import Paired, wilson_interval
 from jepa_wm.viz.style import (
     BLUE,
     FAINT,

@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from jepa_wm.control.episode import Episode
-from jepa_wm.control.statistics import Measure, success_step, wilson_interval
+from jepa_wm.control.rates import wilson_interval
+from jepa_wm.control.statistics import Measure, success_step
 from jepa_wm.errors import ConfigError
 from jepa_wm.viz.style import (
     BLUE,

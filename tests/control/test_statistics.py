@@ -2,22 +2,18 @@
 
 import json
 import math
-from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from jepa_wm.control.episode import Episode
+from jepa_wm.control.rates import wilson_interval
 from jepa_wm.control.statistics import (
     Measure,
     Spread,
     compare,
-    mcnemar_p_value,
     success_step,
     summarise,
-    wilson_interval,
 )
 from jepa_wm.errors import ConfigError
 
@@ -44,58 +40,6 @@ def make_episode(id, *, success=False, presolved=False, distances=(50.0, 40.0, 3
         "config": {"success": "is_success", "hold": 1, "budget": 50},
     }
     return Episode(**(record | fields))
-
-
-@pytest.mark.parametrize(
-    ("successes", "count", "low", "high"),
-    [
-        (48, 50, 86.5, 98.9),
-        (44, 50, 76.2, 94.4),
-        (37, 50, 60.4, 84.1),
-        (131, 150, 81.1, 91.7),
-        (450, 500, 87.1, 92.3),
-    ],
-)
-def test_wilson_golden(successes, count, low, high):
-    found = wilson_interval(successes, count)
-    assert [round(100 * end, 1) for end in found] == [low, high]
-
-
-@given(st.integers(1, 2000).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
-def test_wilson_holds_the_rate_inside_the_unit_interval(numbers):
-    successes, count = numbers
-    low, high = wilson_interval(successes, count)
-    assert 0 <= low <= successes / count <= high <= 1
-    mirrored = wilson_interval(count - successes, count)
-    assert mirrored == pytest.approx((1 - high, 1 - low), abs=1e-12)
-
-
-def test_wilson_ends_and_faults():
-    assert wilson_interval(0, 10)[0] == 0.0
-    assert wilson_interval(10, 10)[1] == 1.0
-    assert wilson_interval(0, 0) == (0.0, 1.0)
-    for bad in ((-1, 5), (6, 5)):
-        with pytest.raises(ValueError, match="successes"):
-            wilson_interval(*bad)
-
-
-def test_mcnemar_against_enumeration():
-    for b in range(9):
-        for c in range(9):
-            n = b + c
-            # All splits of n coin tosses that are at most as likely as the one seen.
-            seen = math.comb(n, b)
-            extreme = sum(math.comb(n, k) for k in range(n + 1) if math.comb(n, k) <= seen)
-            assert mcnemar_p_value(b, c) == pytest.approx(float(Fraction(extreme, 2**n)))
-
-
-def test_mcnemar_known_values_and_large_counts():
-    assert mcnemar_p_value(0, 0) == 1.0
-    assert mcnemar_p_value(1, 9) == pytest.approx(22 / 1024)
-    assert mcnemar_p_value(0, 5) == pytest.approx(1 / 16)
-    assert 0 < mcnemar_p_value(900, 1300) < 1e-15  # beyond what floats of 2**n hold
-    with pytest.raises(ValueError, match="negative"):
-        mcnemar_p_value(-1, 2)
 
 
 def test_compare_pairs_by_id_not_by_place():
