@@ -84,6 +84,8 @@ def main(options: dict[str, Any]) -> None:
     env = build(options["env"], "env")
     brain = load_brain(options, env.action_space, device, dtype)
     agent = make_agent(options, brain, device)
+    if options["ceiling"]:  # refuses now what it would refuse after the run
+        make_agent(options, simulator_brain(options, brain.codec, ""), torch.device("cpu"))
     segments = make_segments(options, env.unwrapped)
     tasks = make_tasks(options, env.unwrapped, segments, brain.frames != "render")
     protocol = protocol_of(options, env, segments)

@@ -32,7 +32,7 @@ class Chunk:
 
 
 def fit_chunk(
-    model: WorldModel, num_samples: int, horizon: int, frames: int, memory: float
+    model: WorldModel, num_samples: int | None, horizon: int, frames: int, memory: float
 ) -> Chunk:
     """Fit candidates into a memory budget, at most a planner's own number and at least one.
 
@@ -40,7 +40,7 @@ def fit_chunk(
 
     Args:
         model: Says ``candidate_bytes(horizon, frames)`` if a candidate is large; else all fit.
-        num_samples: The planner's candidates per iteration.
+        num_samples: The planner's candidates per iteration, or None where it does not say.
         horizon: Blocks planned.
         frames: Most context frames.
         memory: Budget, GiB.
@@ -54,7 +54,8 @@ def fit_chunk(
     if measure is None:
         return Chunk(num_samples)
     each, budget = int(measure(horizon, frames)), int(memory * GIB)
-    return Chunk(max(1, min(num_samples, budget // each)), each, budget)
+    fits = budget // each if num_samples is None else min(num_samples, budget // each)
+    return Chunk(max(1, fits), each, budget)
 
 
 def check_horizon(model: WorldModel, steps: int) -> None:

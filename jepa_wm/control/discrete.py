@@ -197,3 +197,7 @@ class MovesCodec:
         """Turn blocks [..., n, A] into moves [..., n*block, a]; of probabilities, the mean move."""
         (steps,) = self.codec.groups(blocks)
         return steps @ self.moves.to(steps)
+
+
+StepCodec = ActionCodec | MovesCodec
+"""From solver actions to what a model of states steps by."""

@@ -12,7 +12,7 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from jepa_wm.control.actions import ActionCodec
+from jepa_wm.control.discrete import StepCodec
 from jepa_wm.control.interfaces import Context
 
 ACTION_SCALE = 100.0  # px per unit of a relative action of PushT
@@ -35,7 +35,7 @@ class ExactModel(ABC):
     state_dim: int
     dtype: ClassVar[torch.dtype] = torch.float64
 
-    def __init__(self, codec: ActionCodec) -> None:
+    def __init__(self, codec: StepCodec) -> None:
         self.codec, self.action_dim = codec, codec.action_dim
 
     @abstractmethod
@@ -78,7 +78,7 @@ class Quadratic(ExactModel):
     form.
     """
 
-    def __init__(self, codec: ActionCodec) -> None:
+    def __init__(self, codec: StepCodec) -> None:
         super().__init__(codec)
         self.state_dim = codec.env_dim
 
@@ -99,7 +99,7 @@ class PushTAgent(ExactModel):
 
     state_dim = 7
 
-    def __init__(self, codec: ActionCodec) -> None:
+    def __init__(self, codec: StepCodec) -> None:
         super().__init__(codec)
         dt = _SUBSTEP_SECONDS
         pull, keep = -_STIFFNESS * dt, 1 - _DAMPING * dt
@@ -162,7 +162,7 @@ class TwoRoomDynamics(ExactModel):
     state_dim = 2
     dtype = torch.float32
 
-    def __init__(self, codec: ActionCodec, rooms: RoomsLike) -> None:
+    def __init__(self, codec: StepCodec, rooms: RoomsLike) -> None:
         super().__init__(codec)
         self.rooms = rooms
 

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from jepa_wm.control.actions import ActionCodec
+from jepa_wm.control.discrete import StepCodec
 from jepa_wm.control.interfaces import Context
 from jepa_wm.errors import ConfigError
 
@@ -50,7 +50,7 @@ class SimulatorModel:
 
     history = 1
 
-    def __init__(self, make_worlds: Callable[[int], Worlds], codec: ActionCodec) -> None:
+    def __init__(self, make_worlds: Callable[[int], Worlds], codec: StepCodec) -> None:
         self.make_worlds, self.codec = make_worlds, codec
         self.state_dim = make_worlds(1).states().shape[1]  # P
         self.action_dim = codec.action_dim

@@ -12,6 +12,7 @@ from jepa_wm.control.episode import Task
 from jepa_wm.control.landscape import ActionCost, Landscape, survey
 from jepa_wm.control.mpc import MPC
 from jepa_wm.errors import ConfigError
+from jepa_wm.experiments.codecs import numbers_codec
 from jepa_wm.experiments.setup import Brain
 from jepa_wm.viz.energy import Plane, energy_landscape
 
@@ -82,7 +83,8 @@ def measure_energy(
     agent.reset(np.asarray(task.goal)[None], [task.seed], len(recorded), felt)
     chosen = agent.act(np.asarray(frame)[None], proprio)[0].astype(np.float64)
     true = np.asarray(recorded, dtype=np.float64).mean(0)
-    cost = ActionCost(agent.cost(), brain.codec, -(-len(recorded) // brain.codec.block))
+    codec = numbers_codec(brain.codec, "an energy landscape")
+    cost = ActionCost(agent.cost(), codec, -(-len(recorded) // codec.block))
     base = true if options["through"] == "true_action" else np.zeros_like(true)
     dims, span = options["dims"], options["span"]
     planes = [survey(cost, base, [dims[0], d], span, options["plane_points"]) for d in dims[1:]]

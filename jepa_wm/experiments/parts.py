@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from jepa_wm.bundle.reader import Bundle, find_bundle
-from jepa_wm.control.actions import ActionCodec
 from jepa_wm.control.agent import Agent
+from jepa_wm.control.discrete import Codec
 from jepa_wm.control.episode import Rules, Task
 from jepa_wm.control.exact import ExactCosts
 from jepa_wm.control.protocol import Protocol, Segments, protocol_of
@@ -62,7 +62,7 @@ class Scene:
         """Return the episodes as tasks, goals as pictures or states."""
         return make_tasks(self.options, self.env.unwrapped, self.segments, from_states)
 
-    def rules(self, codec: ActionCodec, frames: str = "render") -> Rules:
+    def rules(self, codec: Codec, frames: str = "render") -> Rules:
         """Return the rules for an agent with this codec that looks at ``frames``."""
         return make_rules(self.options, codec.block, frames)
 
@@ -109,7 +109,7 @@ def forget_parts() -> None:
     _load_brain.cache_clear()
 
 
-def codec_of(scene: Scene) -> ActionCodec:
+def codec_of(scene: Scene) -> Codec:
     """Return the action codec of a cell without loading its model."""
     options, space = scene.options, scene.env.action_space
     fallback = options["task"].get("action")
@@ -118,7 +118,7 @@ def codec_of(scene: Scene) -> ActionCodec:
     return action_codec(Bundle.open(find_bundle(options["model"])), space, fallback)[0]
 
 
-def policies(scene: Scene, codec: ActionCodec) -> Mapping[str, Agent]:
+def policies(scene: Scene, codec: Codec) -> Mapping[str, Agent]:
     """Return the policies that set the scale, by name."""
     return baselines(scene.options, scene.tasks(), scene.segments, codec)
 

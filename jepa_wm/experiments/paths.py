@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from jepa_wm.control.policies import RandomPolicy
 from jepa_wm.control.protocol import PLAY_SEED
 from jepa_wm.errors import ConfigError
+from jepa_wm.experiments.codecs import random_settings
 from jepa_wm.experiments.observer import Floats, Observer
 from jepa_wm.experiments.setup import Brain, make_agent
 from jepa_wm.launch import build
@@ -166,8 +167,7 @@ def choose_actions(
     steps = find_horizon(options, brain, None) * codec.block
     if source == "zero":
         return np.zeros((count, steps, codec.env_dim), np.float32)
-    drawn = {"mean": codec.mean.tolist(), "std": codec.std.tolist()}
-    policy = RandomPolicy(low, high, **(options["task"].get("random") or drawn))
+    policy = RandomPolicy(low, high, **random_settings(codec, options["task"]))
     policy.reset(None, [stream_seed(options["seed"], row) for row in range(count)])
     return np.stack([policy.act() for _ in range(steps)], 1)
 

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from jepa_wm.control.actions import ActionCodec
 from jepa_wm.control.interfaces import Bounds, CostFn, Plan, Planner
 from jepa_wm.experiments.parts import STATE_MODELS, brain_of, scene_of
 from jepa_wm.experiments.setup import make_agent
@@ -84,7 +85,8 @@ def price(probe: Probe) -> Priced:
     agent.reset(np.stack(goals), [task.seed for task in tasks], rules.budget)
     agent.act(np.stack(frames), np.stack(poses) if rules.proprio else None, None)
     codec = brain.codec
-    units = (codec.block, codec.mean.tolist(), codec.std.tolist())
+    stats = [codec.mean, codec.std] if isinstance(codec, ActionCodec) else []  # choices have none
+    units = (codec.block, *(values.tolist() for values in stats))
     return Priced(listener.costs[0].double().cpu().numpy(), units)
 
 

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from matplotlib.figure import Figure
 
+from jepa_wm.control.actions import ActionCodec
+from jepa_wm.control.discrete import Codec
 from jepa_wm.control.episode import Episode, Rules, save_episode, tally
 from jepa_wm.control.episode_list import write_episode_list
 from jepa_wm.control.mpc import MPC
@@ -99,9 +101,7 @@ class PlanReport:
             "success": self.rules.criterion
             if self.scored
             else "not scored: a picture has no state",
-            "actions": f"mean {_numbers(codec.mean)}, std {_numbers(codec.std)}, "
-            f"block {codec.block}, box [{_numbers(codec.low)}] to [{_numbers(codec.high)}] "
-            f"(from the {self.about['statistics']})",
+            "actions": f"{_actions(codec)} (from the {self.about['statistics']})",
             "results": str(self.folder),
         }
         for name, text in lines.items():
@@ -269,13 +269,26 @@ def preset_record(options: dict[str, Any]) -> dict[str, Any]:
 
 def planner_settings(node: dict[str, Any]) -> str:
     """Return a planner's settings in words, from the plain values of its YAML."""
-    plain = {k: v for k, v in node.items() if k not in ("_target_", "constraints")}
-    held = [f"{name} ({_constraint(one)})" for name, one in node["constraints"].items()]
-    return ", ".join([*(f"{k} {v}" for k, v in plain.items()), *held])
+    stages = {k: v for k, v in node.items() if isinstance(v, dict) and "_target_" in v}
+    plain = {k: v for k, v in node.items() if k not in ("_target_", "constraints", *stages)}
+    held = [f"{name} ({_constraint(one)})" for name, one in node.get("constraints", {}).items()]
+    parts = [f"{k}: {planner_settings(v)}" for k, v in stages.items()]
+    own = ", ".join([*(f"{k} {v}" for k, v in plain.items()), *held])
+    return "; ".join([*([own] if own else []), *parts])
 
 
 def _constraint(node: dict[str, Any]) -> str:
     return " ".join(f"{k} {v}" for k, v in node.items() if k != "_target_")
+
+
+def _actions(codec: Codec) -> str:
+    """Say in words what actions are."""
+    if not isinstance(codec, ActionCodec):
+        return f"{codec}, block {codec.block}"
+    return (
+        f"mean {_numbers(codec.mean)}, std {_numbers(codec.std)}, block {codec.block}, "
+        f"box [{_numbers(codec.low)}] to [{_numbers(codec.high)}]"
+    )
 
 
 def _numbers(values: torch.Tensor) -> str:

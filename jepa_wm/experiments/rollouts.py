@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from jepa_wm.control.actions import ActionCodec
+from jepa_wm.control.discrete import Codec
 from jepa_wm.control.interfaces import Context
 from jepa_wm.experiments.observer import Floats, Frames, Observer
 from jepa_wm.experiments.paths import Paths
@@ -84,7 +84,7 @@ def make_bank(states: Floats, size: int, observer: Observer) -> Bank:
     return Bank(chosen, episodes, frames, z.reshape(len(z), -1))
 
 
-def imagine(codec: ActionCodec, observer: Observer, paths: Paths) -> Imagined:
+def imagine(codec: Codec, observer: Observer, paths: Paths) -> Imagined:
     """Encode true paths and predict them from their context, one path at a time."""
     T, device = paths.history, observer.device
     frames = observer.frames(paths.states)

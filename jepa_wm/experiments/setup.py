@@ -15,13 +15,14 @@ import torch
 from tqdm import tqdm
 
 from jepa_wm.bundle.reader import Bundle, find_bundle
-from jepa_wm.control.actions import ActionCodec, as_float32
+from jepa_wm.control.actions import ActionCodec
 from jepa_wm.control.agent import Agent
 from jepa_wm.control.chunks import Chunk, check_horizon, fit_chunk
 from jepa_wm.control.cost import ObjectiveFactory
+from jepa_wm.control.discrete import Codec
 from jepa_wm.control.dynamics import ExactModel
 from jepa_wm.control.episode import Episode, Rules, Task
-from jepa_wm.control.interfaces import WorldModel
+from jepa_wm.control.interfaces import Planner, WorldModel
 from jepa_wm.control.limits import read_limits
 from jepa_wm.control.mpc import MPC
 from jepa_wm.control.policies import NoOpPolicy, RandomPolicy, ReplayPolicy
@@ -30,6 +31,8 @@ from jepa_wm.control.protocol import Segments, picture_tasks, segment_tasks
 from jepa_wm.control.runner import make_envs, run_episodes
 from jepa_wm.control.simulator import SimulatorModel
 from jepa_wm.errors import ConfigError
+from jepa_wm.experiments.codecs import action_codec as action_codec
+from jepa_wm.experiments.codecs import random_settings, step_codec
 from jepa_wm.experiments.episodes import make_segments as make_segments
 from jepa_wm.experiments.goals import GOALS, read_goal
 from jepa_wm.launch import build, preset, preset_node
@@ -37,7 +40,6 @@ from jepa_wm.models import load_world_model
 
 SIMULATOR = "simulator"
 EXACT = "exact"
-GRIPPER_DEAD_ZONE = 0.25  # of its way, as published for V-JEPA 2-AC: less is no motion
 MEMORY = 2.0  # GiB a rollout's candidates may take where nobody says
 NO_RATE = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}]"  # tqdm's bar without its estimate
 
@@ -56,52 +58,14 @@ class Brain:
 
     model: WorldModel
     objective: ObjectiveFactory
-    codec: ActionCodec
+    codec: Codec
     frames: str
     about: dict[str, Any]
 
 
-def action_codec(
-    bundle: Bundle | None, space: gymnasium.spaces.Box, fallback: Mapping[str, Any] | None
-) -> tuple[ActionCodec, str]:
-    """Return the action codec and where its statistics come from.
-
-    Args:
-        bundle: Tried first: its ``jepa_wm.action.*`` keys.
-        space: Action space of the environment; sets the bounds.
-        fallback: ``block``, ``mean`` and ``std`` of the environment (``task.action``), or None; its
-            ``dead_zone``, if it has one, holds whatever the source.
-
-    Raises:
-        ConfigError: neither has them; without statistics an action has no scale.
-    """
-    names = ("block", "mean", "std")
-    stored: dict[str, Any] = {}
-    if bundle is not None:
-        stored = {name: bundle.get(f"jepa_wm.action.{name}") for name in names}
-    if all(stored.get(name) is not None for name in names):
-        source, values = "bundle", stored
-    elif fallback and all(fallback.get(name) is not None for name in names):
-        source, values = str(fallback.get("source", "task.action")), dict(fallback)
-    elif bundle is not None and bundle.get("jepa.pred.kind") == "ac":
-        size = int(bundle.get("jepa.pred.action_dim"))
-        source, values = "model's own units", {"block": 1, "mean": [0] * size, "std": [1] * size}
-        values["dead_zone"] = [0.0] * (size - 1) + [GRIPPER_DEAD_ZONE]
-    else:
-        raise ConfigError(
-            f"{bundle.path if bundle else SIMULATOR}: no action statistics; the bundle lacks "
-            "jepa_wm.action.block, .mean, .std and the task's YAML has no action"
-        )
-    mean, std, low, high = map(as_float32, (values["mean"], values["std"], space.low, space.high))
-    zone = (fallback or values).get("dead_zone")
-    block = int(values["block"])
-    codec = ActionCodec(block=block, mean=mean, std=std, low=low, high=high, dead_zone=zone)
-    return codec, source
-
-
 def load_agent(
     model: str | Path,
-    action_space: gymnasium.spaces.Box,
+    action_space: gymnasium.Space,
     device: torch.device,
     *,
     planner: str = "cem",
@@ -113,7 +77,7 @@ def load_agent(
 
     Args:
         model: Path of a bundle that carries action statistics, or the name of a bundled one.
-        action_space: Of the environment or robot; a one-dimensional Box.
+        action_space: Of the environment or robot; a one-dimensional Box, or choices.
         device: Where to compute.
         planner: Name of a preset, ``conf/planner/<name>.yaml``.
         objective: Name of a preset, ``conf/objective/<name>.yaml``.
@@ -125,15 +89,18 @@ def load_agent(
     """
     bundle = Bundle.open(find_bundle(model))
     world_model, search = load_world_model(bundle, device, dtype), preset("planner", planner)
-    history = world_model.history
+    codec, history = action_codec(bundle, action_space, None)[0], world_model.history
+    search = fitted(search, codec)
     return MPC(
         world_model=world_model,
         planner=search,
         objective=make_objective(preset_node("objective", objective), bundle, device),
-        codec=action_codec(bundle, action_space, None)[0],
+        codec=codec,
         device=device,
         replan_every=replan_every,
-        chunk=fit_chunk(world_model, search.num_samples, search.horizon, history, MEMORY).size,
+        chunk=fit_chunk(
+            world_model, getattr(search, "num_samples", None), search.horizon, history, MEMORY
+        ).size,
     )
 
 
@@ -152,7 +119,7 @@ def make_objective(
 
 
 def load_brain(
-    options: dict[str, Any], space: gymnasium.spaces.Box, device: torch.device, dtype: torch.dtype
+    options: dict[str, Any], space: gymnasium.Space, device: torch.device, dtype: torch.dtype
 ) -> Brain:
     """Load the bundle (or what stands for one) of a run with its codec and objective."""
     model, fallback = options["model"], options["task"].get("action")
@@ -174,15 +141,16 @@ def load_brain(
     return Brain(world_model, objective, codec, "render", about)
 
 
-def simulator_brain(options: dict[str, Any], codec: ActionCodec, source: str) -> Brain:
+def simulator_brain(options: dict[str, Any], codec: Codec, source: str) -> Brain:
     """Make the environment itself the world model: the ceiling of the planner."""
     if options["task"]["worlds"] is None:
         raise ConfigError(f"model={SIMULATOR}: this environment has no simulator; give a bundle")
     worlds = build(options["task"]["worlds"], "task.worlds")
-    return _state_brain(options, SIMULATOR, SimulatorModel(worlds, codec), source)
+    model = SimulatorModel(worlds, step_codec(codec, options["task"]))
+    return _state_brain(options, SIMULATOR, (model, codec), source)
 
 
-def exact_brain(options: dict[str, Any], codec: ActionCodec, source: str) -> Brain:
+def exact_brain(options: dict[str, Any], codec: Codec, source: str) -> Brain:
     """Make the task's closed form of the environment the world model."""
     node = options["task"].get("exact")
     if node is None:
@@ -190,26 +158,36 @@ def exact_brain(options: dict[str, Any], codec: ActionCodec, source: str) -> Bra
             f"model={EXACT}: the task of this environment has none (task.exact); "
             f"give a bundle or model={SIMULATOR}"
         )
-    return _state_brain(options, EXACT, build(node, "task.exact")(codec), source)
+    model = build(node, "task.exact")(step_codec(codec, options["task"]))
+    return _state_brain(options, EXACT, (model, codec), source)
 
 
 def _state_brain(
-    options: dict[str, Any], name: str, model: SimulatorModel | ExactModel, source: str
+    options: dict[str, Any],
+    name: str,
+    parts: tuple[SimulatorModel | ExactModel, Codec],
+    source: str,
 ) -> Brain:
     """Plan from states, with the task's distance between them."""
+    model, codec = parts
     distance = build(options["task"]["distance"], "task.distance")
     about = {"name": name, "family": name, "statistics": source}
-    return Brain(model, distance, model.codec, options["task"]["state"], about)
+    return Brain(model, distance, codec, options["task"]["state"], about)
 
 
 def make_agent(options: dict[str, Any], brain: Brain, device: torch.device) -> MPC:
     """Build the control loop of a run."""
     planner, history = build(options["planner"], "planner"), options["history"]
+    planner = fitted(planner, brain.codec)
+    if getattr(planner, "needs_gradient", False) and isinstance(brain.model, SimulatorModel):
+        raise ConfigError(
+            f"planner {type(planner).__name__} follows gradients and model={SIMULATOR} has none; "
+            f"use a planner that samples, e.g. cem, or model={EXACT} where the task has one"
+        )
     try:
-        planner.start(1, brain.codec.action_dim, device)  # refuses settings of another action
         budget = options.get("budget", options["goal_offset"]) if options["shrink_horizon"] else 0
         check_horizon(brain.model, min(planner.horizon, budget or planner.horizon))
-        return MPC(
+        agent = MPC(
             world_model=brain.model,
             planner=planner,
             objective=brain.objective,
@@ -221,8 +199,10 @@ def make_agent(options: dict[str, Any], brain: Brain, device: torch.device) -> M
             warm_start=options["warm_start"],
             chunk=chunk_of(options, brain.model, planner.horizon).size,
             encode_rows=1,  # and a chunk within num_samples: no bit depends on the episodes beside
-            limits=read_limits(options.get("limits"), brain.codec),
+            limits=_limits(options, brain.codec),
         )
+        planner.start(1, brain.codec.action_dim, device)  # refuses settings of another action
+        return agent
     except ValueError as error:
         raise ConfigError(str(error)) from error
 
@@ -239,7 +219,31 @@ def chunk_of(options: dict[str, Any], model: WorldModel, horizon: int) -> Chunk:
     if wanted != "auto":
         raise ValueError(f"chunk={wanted!r} must be auto, a whole number >= 1 or null")
     frames = min(options["history"] or model.history, model.history)
-    return fit_chunk(model, options["planner"]["num_samples"], horizon, frames, options["memory"])
+    return fit_chunk(model, most_samples(options["planner"]), horizon, frames, options["memory"])
+
+
+def most_samples(node: Mapping[str, Any]) -> int | None:
+    """Return the most candidates in one round of a planner's YAML or its stages', if it says."""
+    inner = [most_samples(one) for one in node.values() if isinstance(one, Mapping)]
+    own = node.get("num_samples")
+    return max((count for count in [own, *inner] if count is not None), default=None)
+
+
+def fitted(planner: Planner, codec: Codec) -> Planner:
+    """Tell a planner of choices how many there are, where its settings leave that open."""
+    if not isinstance(codec, ActionCodec) and getattr(planner, "choices", ()) is None:
+        return replace(planner, choices=codec.choices)  # type: ignore[type-var]
+    return planner
+
+
+def _limits(options: dict[str, Any], codec: Codec) -> Any:
+    """Read the limits of environment actions; choices have none."""
+    given = options.get("limits")
+    if isinstance(codec, ActionCodec):
+        return read_limits(given, codec)
+    if given:
+        raise ConfigError(f"limits={sorted(given)}: they are for numbers, actions are {codec}")
+    return None
 
 
 def make_tasks(
@@ -271,26 +275,24 @@ def _with_proprio(tasks: Sequence[Task], env: Any, key: str | None) -> list[Task
 
 
 def baselines(
-    options: dict[str, Any], tasks: Sequence[Task], segments: Segments, codec: ActionCodec
+    options: dict[str, Any], tasks: Sequence[Task], segments: Segments, codec: Codec
 ) -> dict[str, Agent]:
     """Return the policies that set the scale: random, no-op and, where recorded, replay.
 
-    Random actions are drawn as ``task.random`` says, else by the codec's statistics.
+    Random actions are drawn as ``task.random`` says, else by the codec's statistics; choices
+    uniformly.
     """
-    low, high = codec.low.numpy(), codec.high.numpy()
-    drawn = options["task"].get("random") or {
-        "mean": codec.mean.tolist(),
-        "std": codec.std.tolist(),
-    }
+    low, high, whole = codec.low.numpy(), codec.high.numpy(), codec.is_discrete
     found: dict[str, Agent] = {
-        "random": RandomPolicy(low, high, **drawn),
-        "no-op": NoOpPolicy(low, high),
+        "random": RandomPolicy(low, high, **random_settings(codec, options["task"])),
+        "no-op": NoOpPolicy(low, high, whole=whole),
     }
-    if segments.actions.shape[1]:
+    # play of numbers says nothing of choices
+    if segments.actions.shape[1] and segments.actions.shape[-1] == codec.env_dim:
         recorded = {
             task.seed: actions for task, actions in zip(tasks, segments.actions, strict=True)
         }
-        found["replay"] = ReplayPolicy(low, high, recorded)
+        found["replay"] = ReplayPolicy(low, high, recorded, whole=whole)
     return found
 
 

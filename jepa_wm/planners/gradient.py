@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -63,6 +64,8 @@ class GradientPlanner(ContinuousPlanner):
     action_noise: float
     include_mean: bool
     returns: str
+
+    needs_gradient: ClassVar[bool] = True
 
     def faults(self) -> list[str]:
         """Name every impossible setting."""

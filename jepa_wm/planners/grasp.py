@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -61,6 +62,8 @@ class GRASP(ContinuousPlanner):
     sync_steps: int
     sync_learning_rate: float
     include_mean: bool
+
+    needs_gradient: ClassVar[bool] = True
 
     def faults(self) -> list[str]:
         """Name every impossible setting."""

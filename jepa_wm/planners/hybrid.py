@@ -58,6 +58,11 @@ class Hybrid:
         """Whether both are for discrete actions."""
         return bool(getattr(self.first, "is_discrete", False))
 
+    @property
+    def needs_gradient(self) -> bool:
+        """Whether either follows the gradient of the cost."""
+        return any(getattr(one, "needs_gradient", False) for one in (self.first, self.polish))
+
     def start(
         self, batch: int, action_dim: int, device: torch.device, actions: object = None
     ) -> Plan:
