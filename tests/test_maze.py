@@ -9,7 +9,7 @@ import pytest
 from jepa_wm import collect, plan
 from jepa_wm.envs.maze import Maze
 from jepa_wm.envs.maze_play import draw_place, maze_expert, play, start_states
-from jepa_wm.envs.maze_rendering import MazeRenderer
+from jepa_wm.envs.maze_rendering import BALL, FLOOR, MazeRenderer
 from jepa_wm.envs.maze_worlds import LAYOUTS, MASS, RADIUS, MazeMap, MazeWorlds
 from jepa_wm.launch import launch, preset_node
 from jepa_wm.training.dataset import PlayDataset
@@ -232,6 +232,8 @@ def test_pictures_tell_where_the_ball_is_between_pixels(size):
     empty = renderer.render(np.array([9.0, 9.0])).astype(float)
     for place in np.random.default_rng(0).uniform(0.6, 1.0, (20, 2)):
         change = np.abs(renderer.render(place) - empty).sum(-1)
+        area = change.sum() / np.subtract(FLOOR, BALL).sum()
+        assert area == pytest.approx(np.pi * (RADIUS * scale) ** 2, rel=0.05)
         rows, columns = (np.indices(change.shape) + 0.5) * change / change.sum()
         seen = columns.sum() / scale + 0.1, 3.5 - rows.sum() / scale
         assert seen == pytest.approx(place, abs=0.1 / scale)
@@ -345,3 +347,4 @@ def test_collected_play_is_the_environments(monkeypatch, capsys, tmp_path):
     assert np.array_equal(data.states, recorded.states[:, ::5].astype(np.float32))
     frame = Maze().render_state(recorded.states[2, 5])
     assert np.array_equal(data.frames[2, 1], collect.shrink(frame[None], 64)[0])
+    assert data.info.targets == preset_node("task", "maze")["targets"]

@@ -55,6 +55,16 @@ def test_moves_are_the_references_nan_for_nan(golden):
     assert bounced.sum() > 500  # the table is of walls, not of free floor
 
 
+def test_a_dot_that_is_lost_goes_where_the_references_goes(golden):
+    worlds, seen = WallWorlds(1, reference_nan=True), []
+    worlds.set_states(np.array([[20.0, 57.0]]))
+    for _ in golden["lost"]:
+        worlds.act(np.array([[0.0, 1.0]]))
+        seen.append(worlds.states()[0])
+    assert np.isnan(seen).any(0).tolist() == [True, False]
+    np.testing.assert_allclose(np.array(seen), golden["lost"], rtol=0, atol=1e-5)
+
+
 def test_only_moves_that_divide_by_zero_differ_from_the_reference(golden):
     start, action, end = (golden[name] for name in ("starts", "actions", "ends"))
     got = moved(start, action)
@@ -329,3 +339,4 @@ def test_collected_play_is_the_environments(monkeypatch, capsys, tmp_path):
     assert np.array_equal(data.states, recorded.states[:, ::5].astype(np.float32))
     frame = Wall().render_state(recorded.states[2, 5])
     assert np.array_equal(data.frames[2, 1], collect.shrink(frame[None], 64)[0])
+    assert data.info.targets == preset_node("task", "wall")["targets"]

@@ -49,6 +49,11 @@ def main() -> None:
         env.reset(start)
         env.step(action)
         ends.append(env.dot_position.numpy())
+    env.reset(torch.tensor([20.0, 57.0], dtype=torch.float64))
+    lost = []
+    for _ in range(5):
+        env.step(torch.tensor([0.0, 1.0]))
+        lost.append(env.dot_position.numpy().copy())
     shown = np.array([[10.3, 44.8], [27.9, 30.2], [32.0, 30.0], [59.7, 4.3]])
     small = [env.reset(torch.tensor(place))[0]["visual"] for place in shown]
     np.savez_compressed(
@@ -56,6 +61,7 @@ def main() -> None:
         starts=starts,
         actions=actions,
         ends=np.array(ends),
+        lost=np.array(lost),  # of a dot that moves straight at the border
         drawn=np.array([env.sample_random_init_goal_states(seed) for seed in range(50)]),
         shown=shown,
         small=np.array([frame.numpy().astype(np.uint8) for frame in small]),
