@@ -14,6 +14,12 @@ OPTIMIZERS = ("adam", "adamw", "sgd")
 BETAS, EPSILON = (0.9, 0.999), 1e-8  # torch's own
 
 
+FLAT = (
+    "this planner follows the gradient of the cost and this cost has none; a model without one, "
+    "such as the simulator, needs a planner that samples, e.g. cem"
+)
+
+
 class Optimizer:
     """torch's Adam, AdamW or plain SGD for one tensor, elementwise: no restart touches another.
 
@@ -58,10 +64,7 @@ def slope(cost: CostFn, actions: Tensor) -> tuple[Tensor, Tensor]:
     leaf = actions.detach().requires_grad_()
     costs = score(cost, leaf)
     if not costs.requires_grad:
-        raise ConfigError(
-            "this planner follows the gradient of the cost and this cost has none; a model "
-            "without one, such as the simulator, needs a planner that samples, e.g. cem"
-        )
+        raise ConfigError(FLAT)
     (gradient,) = torch.autograd.grad(costs.sum(), leaf)
     return costs.detach(), gradient
 

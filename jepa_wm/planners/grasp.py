@@ -11,7 +11,16 @@ from jepa_wm.control.interfaces import Bounds, CostFn, LatentCost, Plan, PlanTra
 from jepa_wm.errors import ConfigError
 from jepa_wm.planners.base import ContinuousPlanner
 from jepa_wm.planners.constraints import named, starting
-from jepa_wm.planners.descent import OPTIMIZERS, Optimizer, finite, noise, restarts, seen, slope
+from jepa_wm.planners.descent import (
+    FLAT,
+    OPTIMIZERS,
+    Optimizer,
+    finite,
+    noise,
+    restarts,
+    seen,
+    slope,
+)
 from jepa_wm.planners.rounds import better, clamp, join, score
 from jepa_wm.planners.settings import choice_faults, count_faults, flag_faults, number_faults
 
@@ -124,7 +133,11 @@ class _Run:
         actions, states = (x.detach().requires_grad_() for x in (self.actions, self.states))
         with torch.enable_grad():
             loss = self._loss(actions, states)
-            by_actions, by_states = torch.autograd.grad(loss.sum(), (actions, states))
+            by_actions, by_states = torch.autograd.grad(
+                loss.sum(), (actions, states), allow_unused=True
+            )
+        if by_actions is None or by_states is None:
+            raise ConfigError(FLAT)
         self._judge(loss.isfinite() & finite(by_actions) & finite(by_states))
         self._move(self.of_actions.step(self.actions, _zeroed(by_actions)))
         states = self.of_states.step(self.states, _zeroed(by_states))
