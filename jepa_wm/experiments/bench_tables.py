@@ -1,213 +1,247 @@
-"""A benchmark's tables, as rows of text: the same for the screen, CSV, Markdown and HTML."""
+"""A benchmark's tables, as rows of text: the same for the screen, Markdown and HTML."""
 
-import csv
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from pathlib import PurePath
 from typing import Any
 
-from jepa_wm.experiments.bench_records import CellResult
-from jepa_wm.experiments.bench_summary import Configuration, Pair, Regret, configurations, record_of
+import numpy as np
+
+from jepa_wm.control.statistics import Measure, Spread
+from jepa_wm.experiments.bench_pairs import Comparison
+from jepa_wm.experiments.bench_summary import Configuration
+from jepa_wm.experiments.text_table import Table
 
 MIB = 2**20
 NOTHING = "-"
+NO_CEILING = "No ceiling was run: ceiling=true adds the simulator as the model."
 
 
-@dataclass(frozen=True)
-class Table:
-    """Rows of text under a head.
-
-    Attributes:
-        title: What it shows.
-        head: Names of the columns.
-        rows: As many cells each.
-        note: What to know when reading it, or "".
-    """
-
-    title: str
-    head: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    note: str = ""
-
-    def text(self) -> str:
-        """Return it in columns of equal width."""
-        lines = [list(self.head), *map(list, self.rows)]
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        shown = [
-            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-            for line in lines
-        ]
-        shown.insert(1, "-" * len(shown[0]))
-        return "\n".join([self.title, *shown, *([self.note] if self.note else [])])
-
-
-def success_table(found: Sequence[Configuration], front: set[str]) -> Table:
+def success_table(one: Comparison) -> Table:
     """Success with intervals, what it cost, what is missing or failed."""
-    rows = []
-    for one in found:
-        low, high = one.interval
-        rate = f"{100 * one.rate:.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
-        rows.append(
-            [
-                one.name + (" *" if one.name in front else ""),
-                rate if one.count else NOTHING,
-                _count(one),
-                _number(one.evaluations_per_decision, "{:.0f}"),
-                _number(1e3 * one.plan_seconds_per_decision, "{:.0f}"),
-                _number(sum(one.seconds.values()) if one.count else math.nan, "{:.2f}"),
-                one.failure or ("" if one.is_complete else "not complete"),
-            ]
-        )
-    head = ["who", "success, 95 %", "n", "candidates/solve", "ms/solve", "s/episode", "remark"]
-    skipped = sum(one.presolved for one in found)
-    notes = ["* nobody else succeeds as often in as little planning time."] if front else []
-    if skipped:
-        notes.append(f"{skipped} episodes started at their goal and are in no rate.")
-    return Table("Success (Wilson 95 % intervals)", head, rows, " ".join(notes))
-
-
-def pairs_table(compared: Sequence[Pair]) -> Table:
-    """Every pair on the episodes both ran."""
     rows = [
         [
-            pair.first,
-            pair.second,
-            f"{100 * pair.paired.difference:+.1f}",
-            f"{pair.paired.first_only} : {pair.paired.second_only}",
-            str(pair.paired.count),
-            f"{pair.paired.p_value:.3g}",
+            who.name + (" *" if who.name in one.front else ""),
+            _rate(who),
+            str(who.count),
+            _number(who.candidates, "{:.0f}"),
+            _number(1e3 * who.plan_seconds, "{:.0f}"),
+            _number(sum(who.seconds.values()) if who.count else math.nan, "{:.2f}"),
+            _remark(who),
         ]
-        for pair in compared
-    ]
-    head = ["first", "second", "difference, points", "only first : only second", "n", "p"]
-    note = "Exact two-sided McNemar test on episodes that both ran; p is of each pair alone."
-    return Table("Paired by episode", head, rows, note)
-
-
-def distance_table(found: Sequence[Configuration]) -> Table:
-    """Where episodes end, by measure: median and 90th percentile."""
-    labels = list(dict.fromkeys(label for one in found for label in one.measures))
-    rows = [
-        [one.name, *(_spread(one.final(label)) for label in labels)] for one in found if one.count
-    ]
-    return Table("Distance at the end: median (90th percentile)", ["who", *labels], rows)
-
-
-def regret_table(found: Sequence[Regret]) -> Table:
-    """Against the simulator as the model, the same planner and episodes."""
-    labels = list(dict.fromkeys(label for one in found for label in one.distance))
-    rows = [
-        [
-            one.name,
-            f"{100 * one.paired.difference:+.1f}",
-            str(one.paired.count),
-            f"{one.paired.p_value:.3g}",
-            *(f"{one.distance.get(label, math.nan):+.2f}" for label in labels),
-        ]
-        for one in found
+        for who in one.found
     ]
     head = [
         "who",
-        "success below the ceiling, points",
+        "success, 95 %",
         "n",
-        "p",
-        *(f"{x}, further" for x in labels),
+        "candidates a solve",
+        "ms a solve",
+        "s an episode",
+        "remark",
     ]
-    note = "" if found else "No ceiling was run: ceiling=true adds the simulator as the model."
-    return Table("Regret against the simulator as the model", head, rows, note)
+    notes = [
+        "n: episodes that count, over all seeds. A solve is one replanning of one episode; ms and "
+        "s are an episode's share of what ran side by side."
+    ]
+    if one.front:
+        notes.append("*: no other plans as fast and succeeds more often, or as often and faster.")
+    if any(who.presolved for who in one.found):
+        notes.append("Presolved episodes start at their goal and are in no rate.")
+    if any(who.distinct < who.count for who in one.found):
+        notes.append("Planner seeds share episodes here: n counts every run.")
+    return Table("Success (Wilson 95 % intervals)", head, rows, " ".join(notes))
 
 
-def time_table(found: Sequence[Configuration]) -> Table:
-    """Where an episode's time goes, and memory."""
+def pairs_table(one: Comparison, only_first: bool = False) -> Table:
+    """Every pair on the episodes both ran, or the pairs with the first planner."""
+    first = one.pairs[0].first if one.pairs else ""
+    rows = []
+    for pair in one.pairs:
+        low, high = pair.paired.interval
+        if not only_first or pair.first == first:
+            rows.append(
+                [
+                    pair.second,
+                    pair.first,
+                    _points(-pair.paired.difference, -high, -low),
+                    f"{pair.paired.second_only} : {pair.paired.first_only}",
+                    str(pair.paired.count),
+                    _p(pair.paired.p_value),
+                    _p(pair.adjusted),
+                ]
+            )
+    head = ["who", "against", "difference in points, 95 %", "only one of them succeeds", "n",
+            "p", "p, Holm"]  # fmt: skip
+    note = (
+        "On the n episodes both ran. p: exact two-sided McNemar test; Holm: adjusted for all "
+        f"{len(one.pairs)} pairs. Intervals: Newcombe, paired."
+    )
+    title = "Paired by episode, against the first" if only_first else "Paired by episode"
+    return Table(title, head, rows, note if rows else "")
+
+
+def regret_table(one: Comparison) -> Table:
+    """Against the simulator as the model, the same planner and episodes."""
+    labels = list(dict.fromkeys(label for regret in one.regrets for label in regret.distance))
+    rows = []
+    for regret in one.regrets:
+        distances = [_number(regret.distance.get(label, math.nan), "{:+.3g}") for label in labels]
+        difference = _points(regret.paired.difference, *regret.paired.interval)
+        p, n = _p(regret.paired.p_value), str(regret.paired.count)
+        rows.append([regret.name, regret.ceiling, difference, n, p, *distances])
+    head = ["who", "ceiling", "points below it, 95 %", "n", "p"]
+    head += [f"{with_unit(one.found, label)} further" for label in labels]
+    note = "Distances: median over the n episodes of how much further it ends than the ceiling."
+    return Table(
+        "Regret against the simulator as the model", head, rows, note if rows else NO_CEILING
+    )
+
+
+def distance_table(one: Comparison) -> Table:
+    """Where episodes end, by measure: median and 90th percentile."""
+    labels = measures_of(one.found)
+    rows = [
+        [who.name, *(_spread(who.finals(label), "{:.3g}") for label in labels)]
+        for who in one.found
+        if who.count
+    ]
+    head = ["who", *(with_unit(one.found, label) for label in labels)]
+    return Table("Distance at the end: median (90th percentile)", head, rows if labels else [])
+
+
+def work_table(one: Comparison) -> Table:
+    """What an episode takes: solves, candidates, seconds by stage, memory."""
     rows = [
         [
-            one.name,
-            *(f"{seconds:.3f}" for seconds in one.seconds.values()),
-            f"{one.peak_memory / MIB:.0f}",
+            who.name,
+            f"{who.mean(lambda record: record.steps):.1f}",
+            f"{who.mean(lambda record: record.decisions):.1f}",
+            f"{who.mean(lambda record: record.evaluations):.0f}",
+            *(f"{seconds:.3f}" for seconds in who.seconds.values()),
+            f"{who.peak_memory / MIB:.0f}",
         ]
-        for one in found
-        if one.count
+        for who in one.found
+        if who.count
     ]
-    head = ["who", "encode", "plan", "environment", "render", "peak MiB"]
-    note = "Mean wall seconds of an episode, its share of what ran side by side."
-    return Table("Time and memory", head, rows, note)
+    head = ["who", "steps", "solves", "candidates", "encode, s", "plan, s", "environment, s",
+            "render, s", "peak MiB"]  # fmt: skip
+    note = (
+        "Means of an episode; seconds are its share of what ran side by side. Peak: of the "
+        "processes that ran it, with what they had run before."
+    )
+    return Table("Work, time and memory of an episode", head, rows, note if rows else "")
 
 
-def rounding_table(found: Sequence[Configuration], rows: Sequence[Mapping[str, Any]]) -> Table:
-    """What precision costs: plans priced anew in float32, candidates ranked by each variant.
+def protocol_table(one: Comparison) -> Table:
+    """Which lists of episodes the numbers hold for."""
+    rows = dict.fromkeys(
+        tuple(
+            str(cell.protocol.get(name))[:16]
+            if name == "hash"
+            else str(cell.protocol.get(name, NOTHING))
+            for name in ("label", "version", "seed", "planner_seed", "episodes", "hash")
+        )
+        for who in one.found
+        for cell in who.cells
+    )
+    head = ["protocol", "version", "seed", "planner seed", "episodes", "hash"]
+    note = "*: values of the preset that were changed. Equal hashes are equal tests, to the bit."
+    return Table("Protocols", head, list(rows), note)
+
+
+def rounding_table(one: Comparison) -> Table:
+    """What rounding does to the costs of the plans that were made."""
+    rows = []
+    for who in one.found:
+        gaps = [who.precision_gap(which) for which in ("mean", "best")]
+        exact = all(cell.machine.get("dtype") == "float32" for cell in who.cells)
+        if not exact and not all(math.isnan(gap.median) for gap in gaps):
+            rows.append([who.name, *(f"{gap.median:.2g} ({gap.p90:.2g})" for gap in gaps)])
+    note = (
+        "Relative difference of a plan's cost from the same plan's in float32: median (90th "
+        "percentile) over solves."
+    )
+    head = ["who", "the planner's mean", "best candidate"]
+    return Table("Plans priced anew in float32", head, rows, note if rows else "")
+
+
+def ranking_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Whether models and dtypes rank the same candidates alike.
 
     Args:
-        found: The configurations.
         rows: Of ``precision.json``.
     """
-    lines = []
+    lines = [
+        [
+            str(row.get("env", NOTHING)),
+            PurePath(str(row["model"])).name,
+            str(row["dtype"]),
+            *(f"{row['spearman'][name]:.4f}" for name in ("median", "min")),
+            *(f"{100 * row['elite_overlap'][name]:.1f}" for name in ("mean", "min")),
+            f"{row['max_relative']:.2g}",
+        ]
+        for row in rows
+    ]
+    head = ["env", "model", "dtype", "Spearman, median", "lowest", "elites shared, mean %",
+            "lowest %", "largest relative difference"]  # fmt: skip
+    note = "The same candidates of first solves, each against the first model in float32."
+    return Table("Precision: the same candidates ranked", head, lines, note if lines else "")
+
+
+def measures_of(found: Sequence[Configuration]) -> list[str]:
+    """Return the labels of all measures that anybody's episodes end with."""
+    return list(dict.fromkeys(label for one in found for label in one.measures))
+
+
+def measure(found: Sequence[Configuration], label: str) -> Measure | None:
+    """Return what the task says of a measure."""
     for one in found:
-        gaps = [one.precision_gap(which) for which in ("mean", "best")]
-        if not all(math.isnan(gap.median) for gap in gaps):
-            lines.append([one.name, "plans in float32", *(_share(gap) for gap in gaps), "", ""])
-    for row in rows:
-        name = f"{Path(str(row['model'])).name} {row['dtype']}"
-        against = Path(str(row.get("reference", ""))).name
-        lines.append(
-            [
-                name,
-                f"same candidates, against {against}" if against else "same candidates",
-                f"{row['max_relative']:.2g}",
-                "",
-                _two(row["spearman"]),
-                _two(row["elite_overlap"]),
-            ]
-        )
-    head = [
-        "who", "what", "relative gap, mean plan", "best plan", "Spearman", "elite overlap",
-    ]  # fmt: skip
-    return Table("Precision", head, lines, "Gaps: median (90th percentile), or the largest.")
+        for told in one.cells[0].options.get("task", {}).get("measures", []):
+            if told.get("label") == label:
+                return Measure(**told)
+    return None
 
 
-def write_csv(path: Path, results: Sequence[CellResult], found: Sequence[Configuration]) -> None:
-    """Write a row a cell and a row a configuration of several cells."""
-    alone = [
-        (result.cell.id, one)
-        for result in results
-        for one in configurations([result])
-    ]  # fmt: skip
-    pooled = [("pooled", one) for one in found if len(one.cells) > 1]
-    records = []
-    for cell, one in [*alone, *pooled]:
-        seeds = {name: one.cells[0].axes.get(name) for name in ("seed", "planner_seed")}
-        record = {"cell": cell, **(seeds if cell != "pooled" else {}), **record_of(one)}
-        for label in one.measures:
-            spread = one.final(label)
-            record |= {f"final {label} median": spread.median, f"final {label} p90": spread.p90}
-        records.append(record)
-    names = list(dict.fromkeys(name for record in records for name in record))
-    with path.open("w", newline="", encoding="utf-8") as file:
-        sink = csv.DictWriter(file, names, restval="")
-        sink.writeheader()
-        sink.writerows(records)
+def with_unit(found: Sequence[Configuration], label: str) -> str:
+    """Return a measure's label with its unit in brackets."""
+    told = measure(found, label)
+    return f"{label} ({told.unit})" if told is not None and told.unit else label
 
 
-def _count(one: Configuration) -> str:
-    there = one.count + one.presolved
-    missing = one.expected is not None and there < one.expected
-    return f"{one.count} ({there} of {one.expected})" if missing else str(one.count)
+def _rate(who: Configuration) -> str:
+    if not who.count:
+        return NOTHING
+    low, high = who.interval
+    return f"{100 * who.rate:.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
+
+
+def _remark(who: Configuration) -> str:
+    cells, parts = len(who.cells), []
+    if who.failures:
+        parts.append("failed" if cells == 1 else f"{len(who.failures)} of {cells} cells failed")
+    if who.expected is not None and who.ran < who.expected:
+        parts.append(f"{who.ran} of {who.expected} episodes")
+    if who.presolved:
+        parts.append(f"{who.presolved} presolved")
+    return ", ".join(parts)
+
+
+def _points(difference: float, low: float, high: float) -> str:
+    """A difference of rates in percentage points, with its interval."""
+    return f"{100 * difference:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]"
+
+
+def _p(value: float) -> str:
+    return "<0.001" if value < 0.001 else f"{value:.3f}"
 
 
 def _number(value: float, form: str) -> str:
     return NOTHING if math.isnan(value) else form.format(value)
 
 
-def _spread(spread: Any) -> str:
-    if math.isnan(spread.median):
+def _spread(values: np.ndarray, form: str) -> str:
+    found = Spread.of(values)
+    if math.isnan(found.median):
         return NOTHING
-    return f"{spread.median:.3g} ({spread.p90:.3g})"
-
-
-def _share(spread: Any) -> str:
-    return NOTHING if math.isnan(spread.median) else f"{spread.median:.1e} ({spread.p90:.1e})"
-
-
-def _two(values: Mapping[str, Any]) -> str:
-    """Show a summary such as {median, min}."""
-    return ", ".join(f"{name} {value:.3f}" for name, value in values.items())
+    return f"{form.format(found.median)} ({form.format(found.p90)})"
