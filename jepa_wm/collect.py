@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import torch
 from tqdm import tqdm
@@ -70,6 +71,8 @@ class CollectConfig:
     def info(self) -> DatasetInfo:
         """Describe the dataset before its first episode."""
         env = build(dict(self.env), "env")
+        if not isinstance(env.action_space, gymnasium.spaces.Box):
+            raise ConfigError(f"play is recorded in numbers, not in choices: {env.action_space}")
         state = env.reset(seed=0)[1][self.task["state"]]
         kind = f" ({self.env['task']})" if "task" in self.env else ""
         return DatasetInfo(

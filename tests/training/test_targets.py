@@ -99,6 +99,12 @@ def test_collections_from_before_are_known_and_can_be_continued(tmp_path):
         prepare(replace(whole, seed=4))
 
 
+def test_play_in_choices_is_refused(tmp_path):
+    config = collection(tmp_path, "tworoom")
+    with pytest.raises(ConfigError, match=r"not in choices: Discrete\(5\)"):
+        prepare(replace(config, env={**config.env, "action": "discrete"}))
+
+
 @pytest.mark.parametrize(
     ("part", "words"),
     [
