@@ -58,10 +58,10 @@ def test_moves_are_the_references_nan_for_nan(golden):
 def test_a_dot_that_is_lost_goes_where_the_references_goes(golden):
     worlds, seen = WallWorlds(1, reference_nan=True), []
     worlds.set_states(np.array([[20.0, 57.0]]))
-    for _ in golden["lost"]:
-        worlds.act(np.array([[0.0, 1.0]]))
+    for action in golden["losing"]:
+        worlds.act(action[None])
         seen.append(worlds.states()[0])
-    assert np.isnan(seen).any(0).tolist() == [True, False]
+    assert np.isnan(seen).any(0).tolist() == [True, True]
     np.testing.assert_allclose(np.array(seen), golden["lost"], rtol=0, atol=1e-5)
 
 

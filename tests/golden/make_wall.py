@@ -19,6 +19,7 @@ sys.modules["utils"].aggregate_dct = None  # of a part we do not run
 
 from env.wall.wall_env_wrapper import WallEnvWrapper  # noqa: E402
 
+LOSING = [[0.0, 1.0], [0.0, 1.0], [0.0, -3.0], [0.5, 0.0], [1.0, 1.0], [-1.0, 0.5]]
 EDGES = [4.0, 29.0, 32.0, 35.0, 60.0], [4.0, 26.0, 30.0, 34.0, 60.0]
 
 
@@ -51,8 +52,8 @@ def main() -> None:
         ends.append(env.dot_position.numpy())
     env.reset(torch.tensor([20.0, 57.0], dtype=torch.float64))
     lost = []
-    for _ in range(5):
-        env.step(torch.tensor([0.0, 1.0]))
+    for action in LOSING:
+        env.step(torch.tensor(action))
         lost.append(env.dot_position.numpy().copy())
     shown = np.array([[10.3, 44.8], [27.9, 30.2], [32.0, 30.0], [59.7, 4.3]])
     small = [env.reset(torch.tensor(place))[0]["visual"] for place in shown]
@@ -61,6 +62,7 @@ def main() -> None:
         starts=starts,
         actions=actions,
         ends=np.array(ends),
+        losing=np.array(LOSING),
         lost=np.array(lost),  # of a dot that moves straight at the border
         drawn=np.array([env.sample_random_init_goal_states(seed) for seed in range(50)]),
         shown=shown,
