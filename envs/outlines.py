@@ -10,6 +10,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from jepa_wm.envs.maze_rendering import MARGIN
+from jepa_wm.envs.maze_worlds import RADIUS, MazeMap
 from jepa_wm.envs.physics import AGENT_RADIUS
 from jepa_wm.envs.reach_rendering import CANVAS as REACH_CANVAS
 from jepa_wm.envs.reach_rendering import project
@@ -66,26 +68,27 @@ def reach(state: ArrayLike) -> Mapping[str, Floats]:
 
 
 def dot(
-    state: ArrayLike,
-    at: Sequence[int],
-    low: Sequence[float],
-    high: Sequence[float],
-    radius: float,
-    name: str = "agent",
+    state: ArrayLike, low: Sequence[float], high: Sequence[float], radius: float
 ) -> Mapping[str, Floats]:
-    """Return a ring around a point of a plane the whole frame shows.
+    """Return a ring around the ``dot`` of a plane the whole frame shows.
 
     Args:
-        state: float [P].
-        at: Its numbers that are the point's x and y.
+        state: float [P]; the first two are the dot's x and y.
         low: What the frame's left and upper edges are, in the state's units.
         high: What its right and lower edges are; below ``low`` where the axis is flipped.
         radius: Of the ring, in the state's units.
-        name: Of the thing.
     """
     near, far = np.asarray(low, np.float64), np.asarray(high, np.float64)
-    place = (np.asarray(state, np.float64)[list(at)] - near) / (far - near)
-    return {name: ring(place, radius / abs(float(far[0] - near[0])))}
+    place = (np.asarray(state, np.float64)[:2] - near) / (far - near)
+    return {"dot": ring(place, radius / abs(float(far[0] - near[0])))}
+
+
+def maze(state: ArrayLike, layout: str = "u") -> Mapping[str, Floats]:
+    """Return a ring around Maze's ball, the ``dot``, in a state, float [4], of a layout."""
+    centres = MazeMap(layout).centres
+    left, bottom = centres.min(0) - 0.5 - MARGIN
+    side = float((centres.max(0) + 0.5 + MARGIN - (left, bottom)).max())
+    return dot(state, (left, bottom + side), (left + side, bottom), RADIUS)
 
 
 def _union(rectangles: Sequence[Rectangle]) -> Floats:

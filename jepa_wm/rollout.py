@@ -95,7 +95,7 @@ def study(options: dict[str, Any], brain: Brain, observer: Observer) -> Study:
     said = {
         "model": f"{brain.about['name']} ({brain.about['family']})",
         "actions": f"{source}: {blocks} blocks of {block} env steps after {options['history']} "
-        f"true frame(s), {options['rollouts']} rollouts",
+        f"true frame(s), {len(imagined.states)} rollouts",
         "bank": f"{len(bank.z)} real frames of {len(set(bank.episodes.tolist()))} other episodes",
     }
     return Study(

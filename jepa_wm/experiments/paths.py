@@ -51,11 +51,13 @@ class Paths:
 def record_play(options: dict[str, Any], others: int) -> tuple[tuple[Floats, Actions], Floats]:
     """Return held-out play: ``rollouts`` episodes, and the states of ``others`` beside them.
 
+    A recording of fewer episodes gives half of them, again and again, and the other half.
+
     Returns:
         States [B,K+1,P] and actions [B,K,a]; states [E,K+1,P] of other episodes.
 
     Raises:
-        ConfigError: there are none beside them, as in a recording of few episodes.
+        ConfigError: there is one episode only, or fewer than the one to be shown.
     """
     count = options["rollouts"]
     play = build(options["task"]["play"], "task.play")
@@ -64,14 +66,18 @@ def record_play(options: dict[str, Any], others: int) -> tuple[tuple[Floats, Act
     except ValueError as error:
         raise ConfigError(f"task.play: {error}") from error
     states, actions = recorded.states, recorded.actions
-    known = {episode.tobytes() for episode in states[:count]}
-    rest = [e for e in range(count, len(states)) if states[e].tobytes() not in known]
-    if not rest:
-        raise ConfigError(
-            f"rollouts={count}: play has {len(known)} different episodes, and none beside those "
-            "for the bank of frames; ask for fewer rollouts"
-        )
-    return (states[:count], actions[:count]), states[rest]
+    _, first, names = np.unique(
+        states.reshape(len(states), -1), axis=0, return_index=True, return_inverse=True
+    )
+    found = first[names.ravel()]  # of every row, where its episode came first
+    distinct = np.unique(found)
+    if len(distinct) < 2:
+        raise ConfigError("play is one episode: there are no others to take a bank of frames from")
+    spare = distinct[count if len(distinct) > count else -(-len(distinct) // 2) :]
+    rows = np.flatnonzero(~np.isin(found, spare))[:count]
+    if options["show"] >= len(rows):
+        raise ConfigError(f"show={options['show']}: play gives {len(rows)} rollouts")
+    return (states[rows], actions[rows]), states[spare]
 
 
 def find_horizon(options: dict[str, Any], brain: Brain, known: int | None) -> int:

@@ -24,10 +24,12 @@ from jepa_wm.training.encoder_probe import Encode
 from jepa_wm.training.loop import Loop, RunConfig
 from jepa_wm.training.pictures import shrink
 
-_START = 4  # rows and columns a vector is spread over at first
-_HIDDEN = 256
+_DIRECTIONS = 64  # of latents that are looked at
+_ROWS = 1000  # latents these are found with
+_FLAT = 1e-6  # of the widest direction's variance: narrower ones tell nothing
+_BELL = 0.12  # first width of a bell, of the picture's side
 _CHUNK = 64
-_LARGEST_SIDE, _LARGEST_WIDTH, _LARGEST_LATENT = 512, 256, 1 << 24  # bounds of a file's claims
+_LARGEST_SIDE, _LARGEST_WIDTH, _LARGEST_LATENT = 512, 256, 1 << 20  # bounds of a file's claims
 _CONFIG = "config"  # entry of a file that describes the others
 
 
@@ -36,22 +38,25 @@ class DecoderSizes:
     """Sizes of a decoder.
 
     Attributes:
-        image_size: Side of the pictures, px, a power of two from 16 on.
-        width: Channels at full size; they double at every halving, up to 8 times as many.
+        image_size: Side of the pictures, px, an even number.
+        points: Places it draws around.
+        width: Channels of the first layer that draws; the second has half as many.
 
     Raises:
         ConfigError: a size is impossible.
     """
 
     image_size: int
+    points: int
     width: int
 
     def __post_init__(self) -> None:
         side = self.image_size
-        if not 16 <= side <= _LARGEST_SIDE or side & (side - 1):
-            raise ConfigError(f"image_size={side} must be a power of two, 16 to {_LARGEST_SIDE}")
-        if not 1 <= self.width <= _LARGEST_WIDTH:
-            raise ConfigError(f"width={self.width} must be 1 to {_LARGEST_WIDTH}")
+        if not 8 <= side <= _LARGEST_SIDE or side % 2:
+            raise ConfigError(f"image_size={side} must be an even number, 8 to {_LARGEST_SIDE}")
+        for name in ("points", "width"):
+            if not 2 <= getattr(self, name) <= _LARGEST_WIDTH:
+                raise ConfigError(f"{name}={getattr(self, name)} must be 2 to {_LARGEST_WIDTH}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,71 +78,68 @@ class DecoderRun(RunConfig):
 
 
 class Decoder(nn.Module):
-    """Maps latents to pictures: spread over a small grid, doubled to full size, added to the mean.
+    """Maps latents to pictures: places by a linear map, a bell around each, layers that paint them.
+
+    Where things are is mostly linear in a latent, and pictures are mostly where things are: drawing
+    from places learns in a minute what spreading a latent over a grid does not in ten. The latent
+    is first projected to its widest directions, whitened.
 
     Args:
-        sizes: Of the pictures and channels.
-        latent: Shape of a latent: [D], or [N,D] with N tokens of a square grid.
-
-    Raises:
-        ConfigError: the latent has another shape.
+        sizes: Of pictures and layers.
+        latent: Shape of a latent, whatever its axes.
     """
 
-    mean: Tensor
-    scale: Tensor
+    centre: Tensor
+    basis: Tensor
     usual: Tensor
+    axis: Tensor
 
     def __init__(self, sizes: DecoderSizes, latent: tuple[int, ...]) -> None:
         super().__init__()
         self.sizes, self.latent = sizes, latent
-        grid = math.isqrt(latent[0]) if len(latent) == 2 else 0
-        if len(latent) not in (1, 2) or (grid and grid**2 != latent[0]):
-            raise ConfigError(
-                f"latents are {list(latent)}; a decoder takes [D], or [N,D] of a square grid"
-            )
-        side = sizes.image_size
-        start = _START
-        while start < min(grid, side // 2):
-            start *= 2
-        widths = [sizes.width * min(8, side // (2 * at)) for at in _doublings(start, side // 2)]
-        self.start, self.grid = start, grid
-        self.lift = nn.Sequential(
-            nn.Linear(latent[-1], _HIDDEN),
-            nn.GELU(),
-            nn.Linear(_HIDDEN, widths[0] * (1 if grid else start**2)),
-        )
-        self.steps = nn.ModuleList(
-            nn.Conv2d(widths[max(0, i - 1)], width, 3, padding=1) for i, width in enumerate(widths)
-        )
-        self.last = nn.Conv2d(widths[-1], 12, 3, padding=1)  # four pixels of three colours
+        side, numbers = sizes.image_size, math.prod(latent)
+        directions = min(_DIRECTIONS, numbers)
+        self.place = nn.Linear(directions, 2 * sizes.points)
+        nn.init.normal_(self.place.weight, std=0.3 * directions**-0.5)
+        nn.init.uniform_(self.place.bias, 0.2, 0.8)
+        self.log_width = nn.Parameter(torch.full((sizes.points,), math.log(_BELL)))
+        self.paint = nn.Conv2d(sizes.points, sizes.width, 3, padding=1)
+        self.refine = nn.Conv2d(sizes.width, sizes.width // 2, 3, padding=1)
+        self.last = nn.Conv2d(sizes.width // 2, 12, 3, padding=1)  # four pixels of three colours
         for parameter in self.last.parameters():
             nn.init.zeros_(parameter)  # the first picture is the mean one
-        self.register_buffer("mean", torch.zeros(latent[-1]))
-        self.register_buffer("scale", torch.ones(latent[-1]))
+        self.register_buffer("centre", torch.zeros(numbers))
+        self.register_buffer("basis", torch.zeros(numbers, directions))
         self.register_buffer("usual", torch.zeros(3, side, side))
+        self.register_buffer("axis", (torch.arange(side // 2) + 0.5) / (side // 2))
 
     def forward(self, z: Tensor) -> Tensor:
         """Draw latents float [B,*L] as float32 [B,3,s,s], about 0 to 1."""
-        x = self.lift((z - self.mean) / self.scale)
-        if self.grid:
-            x = x.transpose(1, 2).unflatten(2, (self.grid, self.grid))
-            x = F.interpolate(x, (self.start, self.start), mode="bilinear")
-        else:
-            x = x.unflatten(1, (-1, self.start, self.start))
-        for index, step in enumerate(self.steps):
-            x = F.interpolate(x, scale_factor=2.0) if index else x
-            x = F.gelu(step(x))
+        told = (z.flatten(1) - self.centre) @ self.basis
+        places = self.place(told).unflatten(1, (-1, 2))  # [B,points,2], 0 to 1 is the picture
+        gap = (self.axis - places[..., None]) / self.log_width.exp()[:, None, None]
+        bells = torch.exp(-0.5 * gap.square())  # [B,points,2,s/2]
+        x = bells[:, :, 1, :, None] * bells[:, :, 0, None, :]
+        x = F.gelu(self.refine(F.gelu(self.paint(x))))
         return F.pixel_shuffle(self.last(x), 2).float() + self.usual
 
     @torch.no_grad()
     def fit_scales(self, z: Tensor, frames: Tensor) -> None:
-        """Take the mean picture and the latents' mean and spread from z [M,*L], uint8 [M,s,s,3]."""
-        flat = z.reshape(-1, z.shape[-1]).float()
-        std = flat.std(0)
-        self.mean.copy_(flat.mean(0))
-        self.scale.copy_(torch.where(std > 1e-6, std, 1.0))  # columns that never move
-        self.usual.copy_(sum(f.permute(0, 3, 1, 2).float().sum(0) for f in frames.split(_CHUNK)))
-        self.usual.div_(255 * len(frames))
+        """Take the mean picture and the latents' widest directions.
+
+        Args:
+            z: Latents float [M,*L].
+            frames: Their pictures, uint8 [M,s,s,3].
+        """
+        flat = z.flatten(1).double()
+        self.centre.copy_(flat.mean(0))
+        rows = flat[:: -(-len(flat) // _ROWS)] - flat.mean(0)
+        size, vectors = torch.linalg.eigh(rows @ rows.T)  # rows are fewer than numbers, or few
+        wide = (size > _FLAT * size[-1].clamp(min=1e-12)).nonzero()[-self.basis.shape[1] :, 0]
+        scale = len(rows) ** 0.5 / size[wide]
+        self.basis[:, : len(wide)] = ((rows.T @ vectors[:, wide]) * scale).float()
+        pictures = [part.permute(0, 3, 1, 2).double().sum(0) for part in frames.split(_CHUNK)]
+        self.usual.copy_(torch.stack(pictures).sum(0) / (255 * len(frames)))
 
     @torch.no_grad()
     def pictures(self, z: Tensor) -> Tensor:
@@ -145,13 +147,6 @@ class Decoder(nn.Module):
         device = self.mean.device
         parts = [self(part.to(device).float()).cpu() for part in z.split(_CHUNK)]
         return (255 * torch.cat(parts)).round().clamp(0, 255).byte().permute(0, 2, 3, 1)
-
-
-def _doublings(start: int, end: int) -> list[int]:
-    sides = [start]
-    while sides[-1] < end:
-        sides.append(2 * sides[-1])
-    return sides
 
 
 def psnr(found: Tensor, true: Tensor) -> Tensor:
