@@ -129,7 +129,8 @@ class _Row:
         size = int(self.free.sum())
         self.search: Any = None
         if size:
-            kind = _package().SepCMA if settings.separable else _package().CMA
+            diagonal = settings.separable and size > 1  # of one number either is
+            kind = _package().SepCMA if diagonal else _package().CMA
             self.search = kind(
                 mean=np.zeros(size), sigma=1.0, seed=seed, population_size=self.count
             )
