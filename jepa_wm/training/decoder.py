@@ -7,6 +7,7 @@ of a prediction is its own guess. A file holds arrays only (.npz, nothing is unp
 import json
 import math
 import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -30,6 +31,9 @@ _FLAT = 1e-6  # of the widest direction's variance: narrower ones tell nothing
 _BELL = 0.12  # first width of a bell, of the picture's side
 _CHUNK = 64
 _LARGEST_SIDE, _LARGEST_WIDTH, _LARGEST_LATENT = 512, 256, 1 << 20  # bounds of a file's claims
+_UNREADABLE = (
+    OSError, EOFError, ValueError, KeyError, TypeError, ConfigError, zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
 _CONFIG = "config"  # entry of a file that describes the others
 
 
@@ -144,7 +148,7 @@ class Decoder(nn.Module):
     @torch.no_grad()
     def pictures(self, z: Tensor) -> Tensor:
         """Draw latents [B,*L] as uint8 [B,s,s,3], on the CPU."""
-        device = self.mean.device
+        device = self.centre.device
         parts = [self(part.to(device).float()).cpu() for part in z.split(_CHUNK)]
         return (255 * torch.cat(parts)).round().clamp(0, 255).byte().permute(0, 2, 3, 1)
 
@@ -295,7 +299,7 @@ def load_decoder(path: Path, device: torch.device) -> tuple[Decoder, dict[str, A
                 name: torch.from_numpy(_array(archive, name, tuple(empty.shape), 4 * empty.numel()))
                 for name, empty in network.state_dict().items()
             }
-    except (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+    except _UNREADABLE as error:
         raise ConfigError(f"decoder={path} is no decoder of ours: {error}") from error
     network.load_state_dict(state, assign=True)
     return network.to(device).eval(), about
