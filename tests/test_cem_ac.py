@@ -1,7 +1,7 @@
 """The arm planners of conf/planner: equal to the published one, given its own noise."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from importlib.resources import files
 from pathlib import Path
 
@@ -76,7 +76,7 @@ def replayed(case, planner, **constraints):
     rounds, H, S, _ = drawn.shape
     noise = torch.zeros(rounds, S, H, 7)
     noise[..., [0, 1, 2, 6]] = drawn.transpose(1, 2)
-    settings = {field: getattr(planner, field) for field in planner.__dataclass_fields__}
+    settings = {one.name: getattr(planner, one.name) for one in fields(planner)}
     settings |= {"horizon": H, "num_samples": S, "iterations": rounds, "noise": iter(noise)}
     settings["constraints"] = dict(planner.constraints) | constraints
     again = Replay(**settings)

@@ -7,12 +7,14 @@ A solver action size (block x env action), T context frames, L latent shape (``[
 P proprioception size, I planner iterations.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
+
+from jepa_wm.control.streams import Streams
 
 CostFn = Callable[[Tensor], Tensor]
 """Scores candidates: solver-space actions float [B,S,H,A] -> cost float32 [B,S], low is good."""
@@ -176,8 +178,6 @@ class Planner(Protocol):
         """Drop the ``n`` executed blocks and pad with zeros: the warm start of the next solve."""
         ...
 
-    def plan(
-        self, cost: CostFn, start: Plan, bounds: Bounds, generators: Sequence[torch.Generator]
-    ) -> Plan:
-        """Improve ``start`` [B,H,A]; row b draws only from ``generators[b]``, on the CPU."""
+    def plan(self, cost: CostFn, start: Plan, bounds: Bounds, generators: Streams) -> Plan:
+        """Improve ``start`` [B,H,A]; row b draws only from its own stream of ``generators``."""
         ...

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from jepa_wm.control.actions import ActionCodec
 from jepa_wm.control.interfaces import Bounds, CostFn, Plan, Planner
+from jepa_wm.control.streams import Streams, draw_normal
 from jepa_wm.experiments.parts import STATE_MODELS, brain_of, scene_of
 from jepa_wm.experiments.setup import make_agent
 
@@ -56,12 +57,10 @@ class _Listener:
         return self.planner.shift(plan, n)
 
     @torch.inference_mode()
-    def plan(
-        self, cost: CostFn, start: Plan, bounds: Bounds, generators: Sequence[torch.Generator]
-    ) -> Plan:
+    def plan(self, cost: CostFn, start: Plan, bounds: Bounds, generators: Streams) -> Plan:
         shape = (self.candidates, *start.actions.shape[1:])
-        noise = torch.stack([torch.randn(shape, generator=one) for one in generators])
-        around = start.actions[:, None] + start.std[:, None] * noise.to(start.std)
+        noise = draw_normal(generators, shape, start.std)
+        around = start.actions[:, None] + start.std[:, None] * noise
         self.costs.append(cost(torch.clamp(around, *bounds)))
         return start
 

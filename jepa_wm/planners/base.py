@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from jepa_wm.control.interfaces import Bounds, CostFn, Plan
+from jepa_wm.control.streams import Streams
 from jepa_wm.planners.constraints import Constraint, Named, allowed, misfits, named
-from jepa_wm.planners.rounds import clamp
+from jepa_wm.planners.rounds import clamp, constant
 from jepa_wm.planners.settings import count_faults, flag_faults, range_faults
 
 PerDim = float | Sequence[float]
@@ -62,9 +63,7 @@ class ContinuousPlanner(ABC):
         ]
 
     @abstractmethod
-    def plan(
-        self, cost: CostFn, start: Plan, bounds: Bounds, generators: Sequence[torch.Generator]
-    ) -> Plan:
+    def plan(self, cost: CostFn, start: Plan, bounds: Bounds, generators: Streams) -> Plan:
         """Improve ``start``; see ``jepa_wm.control.interfaces.Planner``."""
 
     def start(
@@ -120,15 +119,12 @@ class ContinuousPlanner(ABC):
         return clamp(allowed(actions, named(self.constraints)), box)
 
     def _per_dim(self, name: str, action_dim: int, device: torch.device) -> Tensor:
-        pin = device.type == "cuda"  # a pinned copy does not make the host wait
-        values = torch.tensor(getattr(self, name), dtype=torch.float32, pin_memory=pin)
-        if values.ndim and len(values) != action_dim:
+        values = getattr(self, name)
+        if isinstance(values, Sequence) and len(values) != action_dim:
             raise ValueError(f"{name} has {len(values)} numbers, the solver action {action_dim}")
-        return values.to(device, non_blocking=True)
+        return constant(values, device)
 
-    def _box(
-        self, start: Plan, bounds: Bounds, generators: Sequence[torch.Generator]
-    ) -> Bounds | None:
+    def _box(self, start: Plan, bounds: Bounds, generators: Streams) -> Bounds | None:
         """Check that the parts of a problem fit; return the box that candidates are clipped to."""
         B, _, A = start.actions.shape
         if start.std.shape != start.actions.shape or start.cost.shape != (B,):

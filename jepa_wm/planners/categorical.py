@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from jepa_wm.control.interfaces import Bounds, CostFn, Plan, PlanTrace, Scored
-from jepa_wm.planners.rounds import better, join, score, take
+from jepa_wm.control.streams import Streams, draw_exponential
+from jepa_wm.planners.rounds import better, constant, join, score, take
 from jepa_wm.planners.settings import (
     choice_faults,
     count_faults,
@@ -62,6 +63,7 @@ class CategoricalCEM:
     returns: str
 
     is_discrete: ClassVar[bool] = True
+    is_recordable: ClassVar[bool] = True  # never waits for the device
 
     def __post_init__(self) -> None:
         if isinstance(self.choices, Sequence):
@@ -124,9 +126,7 @@ class CategoricalCEM:
         return self.start(B, A, plan.actions.device, kept)
 
     @torch.inference_mode()
-    def plan(
-        self, cost: CostFn, start: Plan, bounds: Bounds, generators: Sequence[torch.Generator]
-    ) -> Plan:
+    def plan(self, cost: CostFn, start: Plan, bounds: Bounds, generators: Streams) -> Plan:
         """Improve ``start``; its candidates take the place of draws in the first round.
 
         ``bounds`` do not matter. A round in which a row has no finite cost leaves that row as it
@@ -180,24 +180,18 @@ class CategoricalCEM:
             )
         shares = [1 / n for n in self._options for _ in range(n)]
         shares *= action_dim // len(shares)
-        pin = device.type == "cuda"
-        return torch.tensor(shares, pin_memory=pin).to(device, non_blocking=True)
+        return constant(shares, device)
 
     def _picked(self, values: Tensor) -> Tensor:
         """Return the largest option of each group, one-hot float32 [..,A]."""
         hot = [_one_hot(group) for group in self._groups(values)]
         return torch.cat(hot, -1)
 
-    def _sample(
-        self, chances: Tensor, generators: Sequence[torch.Generator], tried: Tensor | None
-    ) -> Tensor:
+    def _sample(self, chances: Tensor, generators: Streams, tried: Tensor | None) -> Tensor:
         """Draw candidates [B,S,H,A] from probabilities [B,H,A]."""
-        B, H, A = chances.shape
-        drawn = torch.empty(B, self.num_samples, H, A, pin_memory=chances.device.type == "cuda")
-        for row, generator in zip(drawn, generators, strict=True):
-            row.exponential_(generator=generator)
-        drawn.clamp_min_(torch.finfo(drawn.dtype).tiny)  # no infinite noise
-        gumbel = -drawn.to(chances.device, non_blocking=True).log()
+        H, A = chances.shape[1:]
+        drawn = draw_exponential(generators, (self.num_samples, H, A), chances)
+        gumbel = -drawn.clamp_min(torch.finfo(drawn.dtype).tiny).log()  # no infinite noise
         samples = self._picked(chances.log()[:, None] + gumbel)
         at = int(self.include_mode)
         if tried is not None:

@@ -1,6 +1,5 @@
 """CMA-ES: evolution with a full covariance, through the PyPI package ``cmaes`` (an extra)."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from jepa_wm.control.interfaces import Bounds, CostFn, Plan, PlanTrace, Scored
+from jepa_wm.control.streams import Streams, draw_seeds
 from jepa_wm.errors import ConfigError
 from jepa_wm.planners.base import ContinuousPlanner
 from jepa_wm.planners.constraints import named, starting
@@ -67,9 +67,7 @@ class CMAES(ContinuousPlanner):
         ]
 
     @torch.inference_mode()
-    def plan(
-        self, cost: CostFn, start: Plan, bounds: Bounds, generators: Sequence[torch.Generator]
-    ) -> Plan:
+    def plan(self, cost: CostFn, start: Plan, bounds: Bounds, generators: Streams) -> Plan:
         """Improve ``start``; see ``SamplingPlanner.plan``.
 
         Raises:
@@ -80,11 +78,11 @@ class CMAES(ContinuousPlanner):
         mean = clamp(starting(start.actions.float(), named(self.constraints)), box)
         best = plan = Plan(mean, start.std.float(), torch.full_like(start.cost, torch.inf))
         rows = [
-            _Row(self, mean, std, generator)
-            for mean, std, generator in zip(
+            _Row(self, mean, std, seed)
+            for mean, std, seed in zip(
                 mean.cpu().double().numpy(),
                 plan.std.cpu().double().numpy(),
-                generators,
+                draw_seeds(generators),
                 strict=True,
             )
         ]
@@ -120,12 +118,9 @@ class CMAES(ContinuousPlanner):
 class _Row:
     """The search of one problem over the numbers that are free."""
 
-    def __init__(
-        self, settings: CMAES, mean: Floats, std: Floats, generator: torch.Generator
-    ) -> None:
+    def __init__(self, settings: CMAES, mean: Floats, std: Floats, seed: int) -> None:
         self.begin, self.std, self.count = mean, std, settings.num_samples
         self.free = std > 0
-        seed = int(torch.randint(2**31 - 1, (), generator=generator))
         size = int(self.free.sum())
         self.search: Any = None
         if size:

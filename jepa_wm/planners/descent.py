@@ -1,12 +1,12 @@
 """The steps of a planner that follows gradients: slope, optimiser, noise, trace."""
 
-from collections.abc import Sequence
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from jepa_wm.control.interfaces import CostFn, Plan, PlanTrace
+from jepa_wm.control.streams import Streams, draw_normal
 from jepa_wm.errors import ConfigError
 from jepa_wm.planners.rounds import score
 
@@ -82,14 +82,6 @@ def finite(values: Tensor) -> Tensor:
     return values.isfinite().flatten(2).all(2)
 
 
-def noise(shape: Sequence[int], generators: Sequence[torch.Generator], like: Tensor) -> Tensor:
-    """Draw standard normal noise [B,*shape] on the CPU, row by row, for the device of ``like``."""
-    drawn = torch.empty(len(generators), *shape, pin_memory=like.device.type == "cuda")
-    for row, generator in zip(drawn, generators, strict=True):
-        torch.randn(row.shape, generator=generator, out=row)
-    return drawn.to(like.device, non_blocking=True)
-
-
 class Restarts(Protocol):
     """The settings of a planner that begins at several plans."""
 
@@ -99,14 +91,13 @@ class Restarts(Protocol):
     def include_mean(self) -> bool: ...  # noqa: D102
 
 
-def restarts(
-    plan: Plan, tried: Tensor | None, settings: Restarts, generators: Sequence[torch.Generator]
-) -> Tensor:
+def restarts(plan: Plan, tried: Tensor | None, settings: Restarts, generators: Streams) -> Tensor:
     """Return where a search begins [B,S,H,A]: the mean, then plans to be tried, then draws.
 
     Where a plan to be tried is NaN, it is drawn.
     """
-    drawn = noise((settings.num_samples, *plan.actions.shape[1:]), generators, plan.actions)
+    shape = (settings.num_samples, *plan.actions.shape[1:])
+    drawn = draw_normal(generators, shape, plan.actions)
     begin = drawn * plan.std[:, None] + plan.actions[:, None]
     at = int(settings.include_mean)
     if tried is not None:

@@ -1,6 +1,5 @@
 """Gradient planning: several plans at once follow the gradient of the cost, the best is taken."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -8,6 +7,7 @@ import torch
 from torch import Tensor
 
 from jepa_wm.control.interfaces import Bounds, CostFn, Plan, PlanTrace, Scored
+from jepa_wm.control.streams import Streams, draw_normal
 from jepa_wm.planners.base import ContinuousPlanner
 from jepa_wm.planners.constraints import named, starting
 from jepa_wm.planners.descent import (
@@ -15,7 +15,6 @@ from jepa_wm.planners.descent import (
     Optimizer,
     finite,
     limit_norm,
-    noise,
     restarts,
     seen,
     slope,
@@ -81,9 +80,7 @@ class GradientPlanner(ContinuousPlanner):
             *choice_faults(values, words),
         ]
 
-    def plan(
-        self, cost: CostFn, start: Plan, bounds: Bounds, generators: Sequence[torch.Generator]
-    ) -> Plan:
+    def plan(self, cost: CostFn, start: Plan, bounds: Bounds, generators: Streams) -> Plan:
         """Improve ``start``; see ``SamplingPlanner.plan``.
 
         A row that in some step has no finite cost at all keeps what it found, or its mean, and its
@@ -106,11 +103,12 @@ class GradientPlanner(ContinuousPlanner):
                 self._move(way, box, generators)
             return self._chosen(cost, plan, way)
 
-    def _move(self, way: "_Way", box: Bounds | None, generators: Sequence[torch.Generator]) -> None:
+    def _move(self, way: "_Way", box: Bounds | None, generators: Streams) -> None:
         """Take one step of every restart that may go on."""
         stepped = way.optimizer.step(way.now, way.gradient)
         if self.action_noise:
-            stepped = stepped + self.action_noise * noise(stepped.shape[1:], generators, stepped)
+            drawn = draw_normal(generators, stepped.shape[1:], stepped)
+            stepped = stepped + self.action_noise * drawn
         way.now = torch.where(way.moves, self._allowed(stepped, box), way.good)
 
     def _chosen(self, cost: CostFn, plan: Plan, way: "_Way") -> Plan:

@@ -1,6 +1,5 @@
 """GRASP: latents and actions are searched together, so that no gradient runs through time."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -8,6 +7,7 @@ import torch
 from torch import Tensor
 
 from jepa_wm.control.interfaces import Bounds, CostFn, LatentCost, Plan, PlanTrace, Scored
+from jepa_wm.control.streams import Streams, draw_normal
 from jepa_wm.errors import ConfigError
 from jepa_wm.planners.base import ContinuousPlanner
 from jepa_wm.planners.constraints import named, starting
@@ -16,7 +16,6 @@ from jepa_wm.planners.descent import (
     OPTIMIZERS,
     Optimizer,
     finite,
-    noise,
     restarts,
     seen,
     slope,
@@ -88,9 +87,7 @@ class GRASP(ContinuousPlanner):
             *choice_faults(values, {"optimizer": OPTIMIZERS}),
         ]
 
-    def plan(
-        self, cost: CostFn, start: Plan, bounds: Bounds, generators: Sequence[torch.Generator]
-    ) -> Plan:
+    def plan(self, cost: CostFn, start: Plan, bounds: Bounds, generators: Streams) -> Plan:
         """Improve ``start``; see ``SamplingPlanner.plan``. The trace is that of true rollouts.
 
         Raises:
@@ -128,7 +125,7 @@ class _Run:
         self.of_actions, self.of_states = (Optimizer(settings.optimizer, rate) for rate in rates)
         self.states = self._rolled()
 
-    def relaxed(self, generators: Sequence[torch.Generator]) -> None:
+    def relaxed(self, generators: Streams) -> None:
         """Step actions and states down the relaxed loss, each step of the plan by itself."""
         actions, states = (x.detach().requires_grad_() for x in (self.actions, self.states))
         with torch.enable_grad():
@@ -142,7 +139,7 @@ class _Run:
         self._move(self.of_actions.step(self.actions, _zeroed(by_actions)))
         states = self.of_states.step(self.states, _zeroed(by_states))
         if self.settings.state_noise:
-            drawn = noise(states.shape[1:], generators, states)
+            drawn = draw_normal(generators, states.shape[1:], states)
             states = states + self.settings.state_noise * drawn
         self.states = states
 

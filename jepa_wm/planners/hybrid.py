@@ -1,12 +1,12 @@
 """Hybrid: one planner searches, another polishes what it found, e.g. CEM and then gradients."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from jepa_wm.control.interfaces import Bounds, CostFn, Plan, Planner, Scored
+from jepa_wm.control.streams import Streams
 from jepa_wm.planners.rounds import join
 
 
@@ -80,9 +80,7 @@ class Hybrid:
         """Make the first planner's next start."""
         return self.first.shift(plan, n)
 
-    def plan(
-        self, cost: CostFn, start: Plan, bounds: Bounds, generators: Sequence[torch.Generator]
-    ) -> Plan:
+    def plan(self, cost: CostFn, start: Plan, bounds: Bounds, generators: Streams) -> Plan:
         """Search, then polish; the trace is that of both, one after the other."""
         found = self.first.plan(cost, start, bounds, generators)
         (B, H, A), device = found.actions.shape, found.actions.device

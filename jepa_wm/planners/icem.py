@@ -1,12 +1,12 @@
 """iCEM: the improved cross-entropy method. Smooth noise, elites that stay, ever fewer draws."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from jepa_wm.control.interfaces import Plan
+from jepa_wm.control.streams import Streams
 from jepa_wm.planners.cem import CEM
 from jepa_wm.planners.noise import coloured
 from jepa_wm.planners.rounds import Pool, Round
@@ -109,12 +109,10 @@ class ICEM(CEM):
         count = int(self.num_elites * self.keep)
         return pool.cheapest(count) if count else None
 
-    def _noise(self, mean: Tensor, generators: Sequence[torch.Generator], count: int) -> Tensor:
+    def _noise(self, mean: Tensor, generators: Streams, count: int) -> Tensor:
         """Draw coloured noise [B,S,H,A]."""
         noise = super()._noise(mean, generators, count)
+        B, S, H, A = noise.shape
         steps = self.noise_block
-        for row in noise:
-            S, H, A = row.shape
-            time_last = row.view(S, H * steps, A // steps).transpose(1, 2)
-            row.copy_(coloured(time_last, self.noise_beta).transpose(1, 2).reshape(S, H, A))
-        return noise
+        time_last = noise.view(B, S, H * steps, A // steps).transpose(2, 3)
+        return coloured(time_last, self.noise_beta).transpose(2, 3).reshape(B, S, H, A)

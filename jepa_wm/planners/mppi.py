@@ -1,12 +1,12 @@
 """MPPI: model-predictive path integrals. Average candidates by exp(-cost / temperature)."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from jepa_wm.control.interfaces import Plan, Scored
+from jepa_wm.control.streams import Streams, draw_exponential
 from jepa_wm.planners.base import PerDim
 from jepa_wm.planners.rounds import Pool, Round, take
 from jepa_wm.planners.sampling import SamplingPlanner
@@ -112,24 +112,21 @@ class MPPI(SamplingPlanner):
         """Name what ``returns`` may be."""
         return (*super()._ways(), "sample")
 
-    def _choose(
-        self, mean: Scored, best: Scored, last: Pool, generators: Sequence[torch.Generator]
-    ) -> Scored:
+    def _choose(self, mean: Scored, best: Scored, last: Pool, generators: Streams) -> Scored:
         """Return the plan of a solve; a sample by the Gumbel trick, argmax of log w - log e."""
         if self.returns != "sample":
             return super()._choose(mean, best, last, generators)
         elites = last.cheapest(self.num_elites)
-        waits = self._waits(generators).to(elites.costs.device, non_blocking=True)
+        waits = self._waits(generators, elites.costs)
         index = (self._weights(elites.costs, None).log() - waits.log()).argmax(1, keepdim=True)
         drawn, cost = take(elites.samples, index)[:, 0], elites.costs.gather(1, index)[:, 0]
         failed = ~elites.costs[:, 0].isfinite()  # [B]: nothing to draw from
         actions = torch.where(failed[:, None, None], mean.actions, drawn)
         return Scored(actions, torch.where(failed, mean.cost, cost))
 
-    def _waits(self, generators: Sequence[torch.Generator]) -> Tensor:
-        """Draw standard exponential numbers [B,K] on the CPU, row by row."""
-        rows = [torch.empty(self.num_elites).exponential_(generator=one) for one in generators]
-        return torch.stack(rows)
+    def _waits(self, generators: Streams, like: Tensor) -> Tensor:
+        """Draw standard exponential numbers [B,K]."""
+        return draw_exponential(generators, (self.num_elites,), like)
 
 
 def _control(plan: Plan, samples: Tensor) -> Tensor:

@@ -24,7 +24,9 @@ def coloured(white: Tensor, beta: float) -> Tensor:
     n = white.shape[-1]
     if beta == 0 or n == 1:
         return white
-    power = torch.fft.rfftfreq(n, dtype=torch.float64).clamp_min(1 / n).pow(-beta)  # s^2
+    power = (
+        torch.fft.rfftfreq(n, dtype=torch.float64, device=white.device).clamp_min(1 / n).pow(-beta)
+    )  # s^2
     twice = torch.full_like(power, 2.0)  # a wave is two frequencies, +f and -f
     twice[0] = 1.0
     if n % 2 == 0:

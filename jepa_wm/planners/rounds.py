@@ -50,6 +50,16 @@ class Pool:
         return Pool(take(self.samples, index), costs)
 
 
+def constant(values: float | Sequence[float], device: torch.device) -> Tensor:
+    """Make a number or a list [n] of them float32 on the device, without a copy from the host.
+
+    A recorded solve would read such a copy's memory again after it is gone.
+    """
+    if isinstance(values, Sequence):
+        return torch.stack([torch.full((), float(value), device=device) for value in values])
+    return torch.full((), float(values), device=device)
+
+
 def clamp(actions: Tensor, box: Bounds | None) -> Tensor:
     """Clip actions [..,H,A] to a box, if there is one."""
     return actions if box is None else torch.clamp(actions, box[0], box[1])

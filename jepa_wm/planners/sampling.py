@@ -2,19 +2,19 @@
 
 Draw candidates around the plan, clip them, score them, refit, repeat. A planner sees one function,
 ``cost(actions [B,S,H,A]) -> [B,S]``, and writes one method, ``update(plan, samples, costs) ->
-Plan``. All B problems are solved at once; row b draws from ``generators[b]`` on the CPU, so its
-plan depends neither on the rows beside it nor on the device. Nothing in the loop waits for the
-device.
+Plan``. All B problems are solved at once; row b draws from its own stream, so its plan depends not
+on the rows beside it. Nothing in the loop waits for the device.
 """
 
 from abc import abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from jepa_wm.control.interfaces import Bounds, CostFn, Plan, PlanTrace, Scored
+from jepa_wm.control.streams import Streams, draw_normal
 from jepa_wm.planners.base import ContinuousPlanner, PerDim
 from jepa_wm.planners.constraints import named, starting
 from jepa_wm.planners.rounds import Pool, Round, better, blend, clamp, join, score
@@ -46,6 +46,8 @@ class SamplingPlanner(ContinuousPlanner):
     Raises:
         ValueError: a setting is impossible; all faults at once, by name.
     """
+
+    is_recordable: ClassVar[bool] = True  # never waits for the device: a solve fits a CUDA graph
 
     num_samples: int
     iterations: int
@@ -85,9 +87,7 @@ class SamplingPlanner(ContinuousPlanner):
         """
 
     @torch.inference_mode()
-    def plan(
-        self, cost: CostFn, start: Plan, bounds: Bounds, generators: Sequence[torch.Generator]
-    ) -> Plan:
+    def plan(self, cost: CostFn, start: Plan, bounds: Bounds, generators: Streams) -> Plan:
         """Improve ``start`` for ``iterations`` rounds; the horizon is the start's own.
 
         A round in which a row has no finite cost leaves that row as it was and marks its cost
@@ -99,7 +99,7 @@ class SamplingPlanner(ContinuousPlanner):
             start: Where to search, actions and std [B,H,A]; its candidates [B,K,H,A] take the
                 place of draws in the first round, except where they are NaN.
             bounds: Solver-space box (low [A], high [A]); used only with ``clip``.
-            generators: One CPU generator a row.
+            generators: One stream of random numbers a row.
 
         Returns:
             The plan, its std and cost, with a trace of [I,B] tensors, and the candidates kept for
@@ -176,18 +176,13 @@ class SamplingPlanner(ContinuousPlanner):
         """Name what ``returns`` may be."""
         return ("mean", "best")
 
-    def _choose(
-        self, mean: Scored, best: Scored, last: Pool, generators: Sequence[torch.Generator]
-    ) -> Scored:
+    def _choose(self, mean: Scored, best: Scored, last: Pool, generators: Streams) -> Scored:
         """Return the plan of a solve, as ``returns`` says; ``last`` is the last round's pool."""
         return best if self.returns == "best" else mean
 
-    def _sample(
-        self, plan: Plan, box: Bounds | None, generators: Sequence[torch.Generator], now: Round
-    ) -> Tensor:
+    def _sample(self, plan: Plan, box: Bounds | None, generators: Streams, now: Round) -> Tensor:
         """Draw the candidates of a round, [B,S,H,A]."""
         noise = self._noise(plan.actions, generators, now.count)
-        noise = noise.to(plan.actions.device, non_blocking=True)
         samples = noise * plan.std[:, None] + plan.actions[:, None]
         if now.tried is not None:
             at = int(now.with_mean)
@@ -198,10 +193,6 @@ class SamplingPlanner(ContinuousPlanner):
             samples[:, 0] = plan.actions
         return self._allowed(samples, box)
 
-    def _noise(self, mean: Tensor, generators: Sequence[torch.Generator], count: int) -> Tensor:
-        """Draw standard normal noise [B,S,H,A] on the CPU for a mean [B,H,A], row by row."""
-        B, H, A = mean.shape
-        noise = torch.empty(B, count, H, A, pin_memory=mean.device.type == "cuda")
-        for row, generator in zip(noise, generators, strict=True):
-            torch.randn(row.shape, generator=generator, out=row)
-        return noise
+    def _noise(self, mean: Tensor, generators: Streams, count: int) -> Tensor:
+        """Draw standard normal noise [B,S,H,A] for a mean [B,H,A], each row from its stream."""
+        return draw_normal(generators, (count, *mean.shape[1:]), mean)

@@ -1,7 +1,7 @@
 """Presets named after a source give its plan, given its noise on a toy cost of a path."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -52,7 +52,7 @@ class ReplayCEM(Replay, CEM):
 class ReplayMPPI(Replay, MPPI):
     waits: Iterator | None = None
 
-    def _waits(self, generators):
+    def _waits(self, generators, like):
         return next(self.waits)[None]
 
 
@@ -73,7 +73,7 @@ KINDS[PredictiveSampling] = ReplayPredictive
 def replayed(name, rounds=None, **changes):
     """Return the preset with the noise of its golden case, [I,S,H,A], and as many samples."""
     planner, noise = preset("planner", name), golden(f"{name}.noise")
-    settings = {field: getattr(planner, field) for field in planner.__dataclass_fields__}
+    settings = {one.name: getattr(planner, one.name) for one in fields(planner)}
     settings |= {"horizon": noise.shape[2], "num_samples": noise.shape[1], "noise": iter(noise)}
     settings |= {"iterations": rounds or len(noise)}
     if name in SMALL:
@@ -145,7 +145,7 @@ def icem_rounds():
 
 def test_icem_over_three_steps():
     planner = preset("planner", "icem_paper")
-    settings = {field: getattr(planner, field) for field in planner.__dataclass_fields__}
+    settings = {one.name: getattr(planner, one.name) for one in fields(planner)}
     planner = ReplayICEM(**settings | {"horizon": 4, "noise": iter(icem_rounds())})
     start, box = planner.start(1, 2, CPU), tuple(0.9 * end for end in ENDS)
     start = replace(start, std=start.std * 0.9)  # the source scales its spread by the range
