@@ -35,6 +35,13 @@ def options_of(*overrides):
     return options | {"preset": preset, "overrides": list(overrides)}
 
 
+def tiny_model(folder, more=()):
+    actions = {"block": 5, "mean": [0.0, 0.0], "std": [0.3, 0.3]}
+    keys = {f"jepa_wm.action.{name}": value for name, value in actions.items()}
+    meta = TINY_LEWM | keys | {"jepa.pred.action_dim": 10} | dict(more)
+    return write_bundle(folder / "tiny.gguf", meta, random_tensors(meta, 0))
+
+
 @functools.cache
 def case_of(*overrides):
     """Options, environment, episodes and protocol of a command line."""
@@ -103,6 +110,16 @@ def test_a_model_trained_on_the_same_play_is_told_so():
     assert protocol.in_distribution("0, 100003") and protocol.in_distribution(100003)
     assert not protocol.in_distribution("0, 2") and not protocol.in_distribution(None)
     assert not case_of("seed=3", "goal=env")[-1].in_distribution("100003")
+
+
+@pytest.mark.parametrize("trained_on", ["2, 100000", "0"])
+def test_a_run_says_whether_the_model_was_trained_on_its_episodes(trained_on, tmp_path, capsys):
+    model = tiny_model(tmp_path, {"jepa_wm.source.play_seed": trained_on})
+    plan.main(options_of(*QUICK, f"model={model}", "episodes=1", "budget=5", "output=text",
+                         "env.render_size=64", f"out={tmp_path / 'run'}"))  # fmt: skip
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["in_distribution"] == (trained_on != "0")
+    assert ("in-distribution" in capsys.readouterr().out) == (trained_on != "0")
 
 
 # Episode lists
@@ -314,10 +331,7 @@ def acted(options, brain, segments, make):
 
 
 def test_the_planner_sees_neither_state_nor_success(tmp_path):
-    actions = {"block": 5, "mean": [0.0, 0.0], "std": [0.3, 0.3]}
-    keys = {f"jepa_wm.action.{name}": value for name, value in actions.items()}
-    meta = TINY_LEWM | keys | {"jepa.pred.action_dim": 10}
-    model = write_bundle(tmp_path / "tiny.gguf", meta, random_tensors(meta, 0))
+    model = tiny_model(tmp_path)
     options, env, segments, _ = case_of(
         f"model={model}", *QUICK, "budget=10", "stop_on_success=false", "env.render_size=64"
     )
