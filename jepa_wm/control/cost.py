@@ -74,17 +74,27 @@ class RolloutCost:
             The latents after it, [B,S,H,*L].
         """
         self.evaluations += actions.shape[1]
-        B, S, H, A = actions.shape
-        alone = Context(z.flatten(0, 2)[:, None], actions.new_zeros(B * S * H, 0, A), None)
-        if self.context.proprio is not None:
-            pose = self.context.proprio[:, None, -1:].expand(B, S * H, 1, -1)
-            alone = Context(alone.z, alone.actions, pose.flatten(0, 1))
-        following = self.world_model.rollout(alone, actions.flatten(0, 2)[:, None, None])
-        return following[:, 0, 0].unflatten(0, (B, S, H))
+        return torch.cat([self._step(z, actions, rows) for rows in self._parts(len(actions))])
 
     def score(self, z: Tensor, actions: Tensor) -> Tensor:
         """Cost float32 [B,S] of latents z [B,S,H,*L] reached by actions [B,S,H,A]."""
-        return self._known(slice(None))[1](z, actions)
+        parts = self._parts(len(actions))
+        return torch.cat([self._known(rows)[1](z[rows], actions[rows]) for rows in parts])
+
+    def _parts(self, batch: int) -> list[slice]:
+        """Return the rows that go together."""
+        count = self.rows or batch
+        return [slice(at, at + count) for at in range(0, batch, count)]
+
+    def _step(self, z: Tensor, actions: Tensor, rows: slice) -> Tensor:
+        z, actions = z[rows], actions[rows]
+        B, S, H, A = actions.shape
+        alone = Context(z.flatten(0, 2)[:, None], actions.new_zeros(B * S * H, 0, A), None)
+        if self.context.proprio is not None:
+            pose = _usable(self.context.proprio[rows])[:, None, -1:].expand(B, S * H, 1, -1)
+            alone = Context(alone.z, alone.actions, pose.flatten(0, 1))
+        following = self.world_model.rollout(alone, actions.flatten(0, 2)[:, None, None])
+        return following[:, 0, 0].unflatten(0, (B, S, H))
 
     def _cost(self, known: Context, objective: Objective, piece: Tensor) -> Tensor:
         return objective(self._rollout(known, piece), piece)

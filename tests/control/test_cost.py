@@ -81,14 +81,16 @@ def test_every_candidate_scored_is_counted():
     assert cost.evaluations == 15
 
 
-def test_a_step_starts_from_each_latent_alone():
-    cost, actions = point_cost(), candidates()
+@pytest.mark.parametrize("rows", [None, 1, 2])
+def test_a_step_starts_from_each_latent_alone(rows):
+    cost, actions = point_cost(rows=rows), candidates()
     z = torch.rand(3, 5, 2, 2)
     moved = z + SPEED * actions.unflatten(3, (2, 2)).sum(3)
     torch.testing.assert_close(cost.step(z, actions), moved)
 
 
-def test_latents_and_score_make_up_the_cost():
-    cost, actions = point_cost(), candidates()
+@pytest.mark.parametrize("rows", [None, 1, 2])
+def test_latents_and_score_make_up_the_cost(rows):
+    cost, actions = point_cost(rows=rows), candidates()
     torch.testing.assert_close(cost.score(cost.latents(actions), actions), cost(actions))
     assert torch.equal(cost.z, cost.context.z[:, -1])
