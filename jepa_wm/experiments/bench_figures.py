@@ -102,7 +102,10 @@ def _prices(planners: Sequence[Configuration], rates: dict[str, draw.Rate]) -> D
         if values:
             best = front([who for who in planners if who.name in values], price)
             prices.append(draw.Price(label, values, best))
-    caption = "Success against the price of a solve; the Pareto front is of complete runs."
+    caption = (
+        "Success against the price of a solve. Equal prices are drawn side by side; only complete "
+        "runs, and no ceilings, compete for the Pareto front."
+    )
     return "price", draw.success_against_price(own, prices), caption
 
 

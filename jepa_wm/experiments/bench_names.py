@@ -16,7 +16,7 @@ TEST = (
     "stop_on_success", "replace_presolved",
 )  # fmt: skip
 """What of a protocol says what is tested, whoever plans."""
-PLAIN = ("model", "planner", "policy", "env")  # axes whose value says what it is
+PLAIN = ("model", "planner", "policy", "env", "dtype")  # axes whose value says what it is
 Axes = Mapping[str, str]
 
 

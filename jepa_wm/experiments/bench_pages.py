@@ -8,7 +8,6 @@ from pathlib import Path
 
 from jepa_wm.experiments.text_table import Table, printable
 
-LONG = 12  # rows; longer tables are folded in HTML
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #1a1c1f; max-width: 72rem; margin: 2rem auto;
   padding: 0 1rem; }
@@ -17,7 +16,7 @@ h3 { font-size: 1rem; margin: 1.8rem 0 0.4rem; }
 table { border-collapse: collapse; font-size: 0.85rem; display: block; overflow-x: auto;
   font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: 0.2rem 1rem 0.2rem 0; border-bottom: 1px solid #d5d9de;
-  vertical-align: top; overflow-wrap: anywhere; }
+  vertical-align: top; overflow-wrap: break-word; }
 td { min-width: 3rem; } th { white-space: nowrap; }
 figure { margin: 1.2rem 0; } img, video { max-width: 100%; height: auto; }
 .films { display: grid; grid-template-columns: repeat(auto-fill, minmax(22rem, 1fr)); gap: 1rem; }
@@ -154,7 +153,7 @@ def _html_table(table: Table) -> str:
     if table.rows:
         rows = "".join(_html_row(row, "td") for row in table.rows)
         body = f"<table>{_html_row(table.head, 'th')}{rows}</table>"
-    if len(table.rows) > LONG:
+    if table.is_long:
         body = f"<details><summary>{len(table.rows)} rows</summary>{body}</details>"
     note = f'<p class="note">{_html(table.note)}</p>' if table.note else ""
     return f"<h3>{_html(table.title)}</h3>{body}{note}"

@@ -112,12 +112,15 @@ def front(found: Sequence[Configuration], price: Callable[[Configuration], float
     """Return the names that no other of the test beats in success at no more of a price.
 
     Only configurations whose every episode is there compete: the first few may be the easy ones.
+    A ceiling competes with ceilings only.
     """
-    points = [
-        (one.name, one.rate, price(one))
+    complete = [
+        one
         for one in found
         if not one.is_baseline and one.count and one.is_complete and not math.isnan(price(one))
     ]
+    models = [one for one in complete if not one.is_ceiling]
+    points = [(one.name, one.rate, price(one)) for one in models or complete]
     return {
         name
         for name, rate, paid in points

@@ -19,6 +19,7 @@ from jepa_wm.experiments.bench_records import CellResult, read_results
 from jepa_wm.experiments.bench_summary import Configuration, configurations
 from jepa_wm.experiments.bench_tables import (
     distance_table,
+    first_table,
     pairs_table,
     protocol_table,
     ranking_table,
@@ -74,6 +75,7 @@ def write_report(out: Path) -> dict[str, Any]:
 def _section(out: Path, one: Comparison, suffix: str, results: Sequence[CellResult]) -> Section:
     tables = [
         success_table(one),
+        first_table(one),
         pairs_table(one),
         regret_table(one),
         distance_table(one),
@@ -91,7 +93,7 @@ def _screen(
     """Return what is worth a look at once; the pages say the rest."""
     blocks = []
     for one in compared:
-        tables = [success_table(one), pairs_table(one, only_first=True), regret_table(one)]
+        tables = [success_table(one), first_table(one), regret_table(one)]
         blocks += [
             printable(one.test),
             *(table.text() for table in tables if table.rows or table.note),

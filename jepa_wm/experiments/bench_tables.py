@@ -7,13 +7,16 @@ from typing import Any
 
 import numpy as np
 
+from jepa_wm.control.rates import holm
 from jepa_wm.control.statistics import Measure, Spread
-from jepa_wm.experiments.bench_pairs import Comparison
+from jepa_wm.experiments.bench_pairs import Comparison, Pair
 from jepa_wm.experiments.bench_summary import Configuration
 from jepa_wm.experiments.text_table import Table
 
 MIB = 2**20
+LONG = 12  # rows
 NOTHING = "-"
+PAIRED = ("points more, 95 %", "only it : only the other", "n", "p", "p, Holm")
 NO_CEILING = "No ceiling was run: ceiling=true adds the simulator as the model."
 
 
@@ -45,7 +48,9 @@ def success_table(one: Comparison) -> Table:
         "s are an episode's share of what ran side by side."
     ]
     if one.front:
-        notes.append("*: no other plans as fast and succeeds more often, or as often and faster.")
+        notes.append(
+            "*: Pareto front, nobody else is better in success or ms without being worse in the other."
+        )
     if any(who.presolved for who in one.found):
         notes.append("Presolved episodes start at their goal and are in no rate.")
     if any(who.distinct < who.count for who in one.found):
@@ -53,32 +58,21 @@ def success_table(one: Comparison) -> Table:
     return Table("Success (Wilson 95 % intervals)", head, rows, " ".join(notes))
 
 
-def pairs_table(one: Comparison, only_first: bool = False) -> Table:
-    """Every pair on the episodes both ran, or the pairs with the first planner."""
+def first_table(one: Comparison) -> Table:
+    """Every planner against the first, on the episodes both ran."""
     first = one.pairs[0].first if one.pairs else ""
-    rows = []
-    for pair in one.pairs:
-        low, high = pair.paired.interval
-        if not only_first or pair.first == first:
-            rows.append(
-                [
-                    pair.second,
-                    pair.first,
-                    _points(-pair.paired.difference, -high, -low),
-                    f"{pair.paired.second_only} : {pair.paired.first_only}",
-                    str(pair.paired.count),
-                    _p(pair.paired.p_value),
-                    _p(pair.adjusted),
-                ]
-            )
-    head = ["who", "against", "difference in points, 95 %", "only one of them succeeds", "n",
-            "p", "p, Holm"]  # fmt: skip
-    note = (
-        "On the n episodes both ran. p: exact two-sided McNemar test; Holm: adjusted for all "
-        f"{len(one.pairs)} pairs. Intervals: Newcombe, paired."
-    )
-    title = "Paired by episode, against the first" if only_first else "Paired by episode"
-    return Table(title, head, rows, note if rows else "")
+    pairs = [pair for pair in one.pairs if pair.first == first]
+    adjusted = holm([pair.paired.p_value for pair in pairs])
+    rows = [[pair.second, *_pair(pair, p)] for pair, p in zip(pairs, adjusted, strict=True)]
+    title = f"Paired by episode, against {first}"
+    return Table(title, ["who", *PAIRED], rows, _pairs_note(len(rows)))
+
+
+def pairs_table(one: Comparison) -> Table:
+    """Every pair on the episodes both ran."""
+    rows = [[pair.second, pair.first, *_pair(pair, pair.adjusted)] for pair in one.pairs]
+    head, note = ["who", "against", *PAIRED], _pairs_note(len(rows))
+    return Table("Paired by episode, all pairs", head, rows, note, is_long=len(rows) > LONG)
 
 
 def regret_table(one: Comparison) -> Table:
@@ -90,7 +84,7 @@ def regret_table(one: Comparison) -> Table:
         difference = _points(regret.paired.difference, *regret.paired.interval)
         p, n = _p(regret.paired.p_value), str(regret.paired.count)
         rows.append([regret.name, regret.ceiling, difference, n, p, *distances])
-    head = ["who", "ceiling", "points below it, 95 %", "n", "p"]
+    head = ["who", "ceiling", "points lost, 95 %", "n", "p"]
     head += [f"{with_unit(one.found, label)} further" for label in labels]
     note = "Distances: median over the n episodes of how much further it ends than the ceiling."
     return Table(
@@ -227,9 +221,32 @@ def _remark(who: Configuration) -> str:
     return ", ".join(parts)
 
 
+def _pair(pair: Pair, adjusted: float) -> list[str]:
+    """The second of a pair against the first."""
+    low, high = pair.paired.interval
+    return [
+        _points(-pair.paired.difference, -high, -low),
+        f"{pair.paired.second_only} : {pair.paired.first_only}",
+        str(pair.paired.count),
+        _p(pair.paired.p_value),
+        _p(adjusted),
+    ]
+
+
+def _pairs_note(count: int) -> str:
+    if not count:
+        return ""
+    family = f"; Holm: adjusted for these {count} pairs" if count > 1 else ""
+    return (
+        f"On the n episodes both ran. p: exact two-sided McNemar test{family}. Intervals: "
+        "Newcombe, paired."
+    )
+
+
 def _points(difference: float, low: float, high: float) -> str:
     """A difference of rates in percentage points, with its interval."""
-    return f"{100 * difference:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]"
+    points, *ends = (f"{100 * rate + 0.0:+.1f}" for rate in (difference, low, high))
+    return f"{points} [{', '.join(ends)}]"
 
 
 def _p(value: float) -> str:

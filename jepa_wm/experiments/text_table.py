@@ -19,12 +19,14 @@ class Table:
         head: Names of the columns.
         rows: As many cells each.
         note: What to know when reading it, or "".
+        is_long: Shown on demand only, where that can be done.
     """
 
     title: str
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
     note: str = ""
+    is_long: bool = False
 
     def text(self, width: int = SCREEN) -> str:
         """Return it in columns, no line longer than ``width`` unless there are too many columns."""
