@@ -15,13 +15,13 @@ from jepa_wm.bench import split_words
 from jepa_wm.bundle.writer import write_bundle
 from jepa_wm.control.episode import load_episode
 from jepa_wm.errors import ConfigError, JepaError
-from jepa_wm.experiments.bench import Bench
+from jepa_wm.experiments.bench import Bench, run_bench
 from jepa_wm.experiments.bench_cells import plan_cells
 from jepa_wm.experiments.bench_folder import open_folder
 from jepa_wm.experiments.bench_records import read_records, read_results
 from jepa_wm.experiments.parts import forget_parts
 from jepa_wm.experiments.shards import Shard, run_shard
-from jepa_wm.experiments.workers import JobQueue, LocalWorkers, RayWorkers
+from jepa_wm.experiments.workers import JobQueue, RayWorkers, attempt
 
 from bundle.tiny import TINY_LEWM, random_tensors  # isort: skip
 from test_bench_workers import jobs  # isort: skip
@@ -55,6 +55,16 @@ def settings(*own):
 
 def planned(model, *words, own=()):
     return plan_cells(words_of(model, *words), settings(*own))
+
+
+class Here:
+    """Does the jobs in this process."""
+
+    count = 1
+
+    def run(self, queue):
+        while job := queue.take():
+            yield attempt(job)
 
 
 def timeless(record):
@@ -173,8 +183,6 @@ def test_paths_are_found_from_wherever_a_worker_starts(model, monkeypatch):
     ],
 )
 def test_what_cannot_be_run_is_refused_before_anything_is(words, message, tmp_path, monkeypatch):
-    from jepa_wm.experiments.bench import run_bench
-
     monkeypatch.chdir(tmp_path)
     with pytest.raises(JepaError, match=message) as caught:
         own, rest = split_words(words)
@@ -216,14 +224,13 @@ def test_a_line_cut_off_is_run_again(model, tmp_path, alone):
     cells = planned(model, "baselines=false")
     out = open_folder(str(tmp_path), cells)
     bench = Bench(cells, out)
-    with LocalWorkers(1) as workers:
-        bench.run_cells(workers)
-        path = bench.folder(cells[0].cell.id) / "episodes.jsonl"
-        whole = path.read_text()
-        path.write_text(whole[: whole.rindex('"success"')])  # as if power had failed
-        open_folder(str(tmp_path), cells)
-        assert len(path.read_text().splitlines()) == 6
-        bench.run_cells(workers)
+    bench.run_cells(Here())
+    path = bench.folder(cells[0].cell.id) / "episodes.jsonl"
+    text = path.read_text()
+    path.write_text(text[: text.rindex('"success"')])  # as if power had failed
+    open_folder(str(tmp_path), cells)
+    assert len(path.read_text().splitlines()) == 6
+    bench.run_cells(Here())
     assert [timeless(record) for record in bench.records(cells[0].cell.id)] == alone
     assert len(path.read_text().splitlines()) == 7
 
@@ -275,17 +282,20 @@ def test_precision_ranks_the_same_candidates(whole):
     assert 0 < row["max_relative"] < 0.5
 
 
-def test_run_again_it_runs_nothing(whole):
+def test_run_again_it_runs_nothing(whole, monkeypatch, capsys):
     folder, words, _ = whole
     paths = sorted((folder / "there" / "cells").rglob("*.*"))
     before = {path: path.read_bytes() for path in paths}
-    done = run(*words, cwd=folder)
-    assert "28 of them done" in done.stdout
+    monkeypatch.chdir(folder)
+    own, rest = split_words(words)
+    bench = run_bench(rest, own)
+    assert "28 of them done" in capsys.readouterr().out and bench.failures == {}
     assert {path: path.read_bytes() for path in paths} == before
 
 
 def test_an_interrupt_loses_no_episode_and_is_gone_on_with(model, alone, tmp_path):
-    words = words_of(model, "workers=1", "num_envs=1", "baselines=false", "out=here")
+    own = ["workers=1", "video=false", "precision=false", f"out={tmp_path / 'here'}"]
+    words = words_of(model, "num_envs=1", "baselines=false", *own)
     command = [sys.executable, "-m", "jepa_wm.bench", *words]
     process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     lines = []
@@ -295,11 +305,12 @@ def test_an_interrupt_loses_no_episode_and_is_gone_on_with(model, alone, tmp_pat
     process.send_signal(signal.SIGINT)
     said = process.communicate(timeout=60)[1]
     assert process.returncode == 130 and "Traceback" not in said
-    assert "go on with out=here" in said
+    assert f"go on with {own[-1]}" in said
     (folder,) = (tmp_path / "here" / "cells").iterdir()
     kept = read_records(folder)
     assert 2 <= len(kept) < 7
-    run(*words, cwd=tmp_path)
+    settled, rest = split_words(words)
+    run_bench(rest, settled)
     again = read_records(folder)
     assert [timeless(record) for record in again] == alone
     assert [again[record.id] for record in kept] == kept  # not run twice
@@ -313,13 +324,26 @@ def test_a_cell_that_fails_stops_no_other(model, tmp_path):
     path.unlink()
     forget_parts()
     bench = Bench(cells, open_folder(str(tmp_path / "out"), cells))
-    with LocalWorkers(1) as workers:
-        bench.run_cells(workers)
-        bench.finish(workers, film=True, precision=True)
+    bench.run_cells(Here())
+    bench.finish(Here(), film=True, precision=True)
     gone, there = read_results(bench.out)
     assert "gone.gguf" in gone.failure and "\n" not in gone.failure and not gone.records
     assert there.failure is None and len(there.records) == 7
     assert gone.cell.id in bench.failures and "precision" in bench.failures
+    open_folder(str(bench.out), cells)  # gone on with, it is tried again
+    assert read_results(bench.out)[0].failure is None
+
+
+def test_an_episode_that_is_another_when_filmed_is_a_failure(model, tmp_path):
+    cells = planned(model, "baselines=false", "episodes=2")
+    bench = Bench(cells, open_folder(str(tmp_path), cells))
+    bench.run_cells(Here())
+    path = bench.folder(cells[0].cell.id) / "episodes.jsonl"
+    path.write_text(path.read_text().replace('"mean_cost": [', '"mean_cost": [0.5, '))
+    bench.finish(Here(), film=True, precision=False)
+    (result,) = read_results(tmp_path)
+    assert "was another when it was run again" in result.failure
+    assert not (result.folder / "episodes").exists()
 
 
 def test_help_lists_the_options(tmp_path):
