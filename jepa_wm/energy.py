@@ -32,7 +32,7 @@ def main(options: dict[str, Any]) -> None:
     segments = make_segments(options, env)
     tasks = make_tasks(options, env, segments, brain.frames != "render")
     names, unit = options["names"], options["unit"]
-    chunk = chunk_of(options, brain.model, agent.planner.horizon)
+    chunk = chunk_of(options, brain.model, agent.planner.horizon, agent.device)
     print(f"model     {brain.about['name']}\nmemory    {chunk}")
     records, drawings = [], []
     for task, recorded in zip(tasks, segments.actions, strict=True):

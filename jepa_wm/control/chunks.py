@@ -2,9 +2,12 @@
 
 from dataclasses import dataclass
 
+import torch
+
 from jepa_wm.control.interfaces import WorldModel
 
 GIB = 2**30
+CPU_MEMORY = 2.0  # GiB
 
 
 @dataclass(frozen=True)
@@ -31,25 +34,42 @@ class Chunk:
         )
 
 
+def settle_memory(memory: float | str, device: torch.device) -> float:
+    """Return a budget in GiB: a given one, or for ``auto`` 2 on a CPU, half of what a GPU has free.
+
+    Raises:
+        ValueError: it is neither a number above 0 nor auto.
+    """
+    if memory == "auto":
+        return _free(device) / GIB / 2 if device.type == "cuda" else CPU_MEMORY
+    is_number = isinstance(memory, int | float) and not isinstance(memory, bool)
+    if not is_number or not 0 < float(memory) < 1e6:
+        raise ValueError(f"memory={memory!r} must be auto or a number of GiB > 0")
+    return float(memory)
+
+
+def _free(device: torch.device) -> int:
+    """Bytes of a GPU that nobody holds, or that PyTorch holds for nobody."""
+    held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return torch.cuda.mem_get_info(device)[0] + held
+
+
 def fit_chunk(
     model: WorldModel, num_samples: int | None, horizon: int, frames: int, memory: float
 ) -> Chunk:
     """Fit candidates into a memory budget, at most a planner's own number and at least one.
 
-    The budget, not the machine, decides: the same settings give the same numbers everywhere.
+    A given budget, not the machine, decides: the same settings give the same numbers everywhere.
 
     Args:
         model: Says ``candidate_bytes(horizon, frames)`` if a candidate is large; else all fit.
-        num_samples: The planner's candidates per iteration, or None where it does not say.
+        num_samples: The most candidates that go together, e.g. the planner's per iteration; None
+            for no limit but memory.
         horizon: Blocks planned.
         frames: Most context frames.
-        memory: Budget, GiB.
+        memory: Budget, GiB (``settle_memory``).
 
-    Raises:
-        ValueError: the budget is not above 0.
     """
-    if not isinstance(memory, int | float) or isinstance(memory, bool) or not 0 < memory < 1e6:
-        raise ValueError(f"memory={memory!r} must be a number of GiB > 0")
     measure = getattr(model, "candidate_bytes", None)  # only models of many tokens have it
     if measure is None:
         return Chunk(num_samples)

@@ -54,6 +54,11 @@ class RolloutCost:
         return self._pieces(actions, self._cost)
 
     @property
+    def asks_situation(self) -> bool:
+        """Whether the objective wants to know more than latents and actions."""
+        return hasattr(self.objective(self.goal_z), "given")
+
+    @property
     def z(self) -> Tensor:
         """Latents of the newest frames, [B,*L]."""
         return self.context.z[:, -1]

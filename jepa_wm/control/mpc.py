@@ -21,6 +21,7 @@ from jepa_wm.control.limits import Limits
 from jepa_wm.control.memory import Memory
 from jepa_wm.control.observations import Frames, as_tensor, read_proprio
 from jepa_wm.control.situation import Situation
+from jepa_wm.control.solver import Solver
 from jepa_wm.runtime import stream_seed, synchronised_seconds
 
 
@@ -92,7 +93,7 @@ class MPC:
         if faults:
             raise ValueError("MPC: " + "; ".join(faults))
         low, high = codec.bounds()
-        self._bounds = (low.to(device), high.to(device))
+        self._solver = Solver(planner, (low.to(device), high.to(device)), device, limits)
         self._memory: Memory | None = None
 
     def _faults(self) -> list[str]:
@@ -286,17 +287,14 @@ class MPC:
         now = self._running
         began = synchronised_seconds(self.device)
         index = len(now.decisions)
-        generators = [
-            torch.Generator().manual_seed(stream_seed(now.seeds[row], index, "plan"))
-            for row in now.rows.tolist()
-        ]
+        seeds = [stream_seed(now.seeds[row], index, "plan") for row in now.rows.tolist()]
         now.begin_solve()
-        cost, planner = self.cost(), self.planner
-        if self.limits is not None:
-            before = now.situation.before
-            last = None if before is None else self.codec.decode(before[:, None])[:, -1]  # [n,a]
-            planner = self.limits.bind(planner, last, self.device)
-        plan = planner.plan(cost, self._start(), self._bounds, generators)
+        last = None
+        if self.limits is not None and now.situation.before is not None:
+            last = self.codec.decode(now.situation.before[:, None])[:, -1]  # [n,a]
+        if self._solver.planner is not self.planner:  # another was put in its place
+            self._solver = Solver(self.planner, self._solver.bounds, self.device, self.limits)
+        plan, evaluations = self._solver.solve(self.cost(), self._start(), seeds, last)
         executed = min(self.replan_every, plan.actions.shape[1])
         actions = self.codec.decode(plan.actions[:, :executed])  # [n, executed * block, a]
         if self.limits is not None:
@@ -304,9 +302,7 @@ class MPC:
         now.execute(plan, actions.cpu().numpy(), self.codec.encode(actions))
         plan_seconds = synchronised_seconds(self.device) - began
         now.decisions.append(
-            Decision(
-                now.step, now.rows.copy(), plan, encode_seconds, plan_seconds, cost.evaluations
-            )
+            Decision(now.step, now.rows.copy(), plan, encode_seconds, plan_seconds, evaluations)
         )
 
     def _start(self) -> Plan:

@@ -89,7 +89,7 @@ class PlanReport:
         """Say what will be done, before it is done; write it and the episodes down."""
         agent, codec = self.agent, self.agent.codec
         device, dtype = self.where
-        chunk = chunk_of(self.options, agent.world_model, agent.planner.horizon)
+        chunk = chunk_of(self.options, agent.world_model, agent.planner.horizon, agent.device)
         lines = {
             "model": f"{self.about['name']} ({self.about['family']})",
             "device": f"{device}, {str(dtype).removeprefix('torch.')}, "

@@ -17,7 +17,7 @@ from tqdm import tqdm
 from jepa_wm.bundle.reader import Bundle, find_bundle
 from jepa_wm.control.actions import ActionCodec
 from jepa_wm.control.agent import Agent
-from jepa_wm.control.chunks import Chunk, check_horizon, fit_chunk
+from jepa_wm.control.chunks import Chunk, check_horizon, fit_chunk, settle_memory
 from jepa_wm.control.cost import ObjectiveFactory
 from jepa_wm.control.discrete import Codec
 from jepa_wm.control.dynamics import ExactModel
@@ -40,7 +40,6 @@ from jepa_wm.models import load_world_model
 
 SIMULATOR = "simulator"
 EXACT = "exact"
-MEMORY = 2.0  # GiB a rollout's candidates may take where nobody says
 NO_RATE = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}]"  # tqdm's bar without its estimate
 
 
@@ -99,7 +98,11 @@ def load_agent(
         device=device,
         replan_every=replan_every,
         chunk=fit_chunk(
-            world_model, getattr(search, "num_samples", None), search.horizon, history, MEMORY
+            world_model,
+            getattr(search, "num_samples", None) if device.type == "cpu" else None,
+            search.horizon,
+            history,
+            settle_memory("auto", device),
         ).size,
     )
 
@@ -197,8 +200,9 @@ def make_agent(options: dict[str, Any], brain: Brain, device: torch.device) -> M
             history=history if history is None else min(history, brain.model.history),
             shrink_horizon=options["shrink_horizon"],
             warm_start=options["warm_start"],
-            chunk=chunk_of(options, brain.model, planner.horizon).size,
-            encode_rows=1,  # and a chunk within num_samples: no bit depends on the episodes beside
+            chunk=chunk_of(options, brain.model, planner.horizon, device).size,
+            # on a CPU no bit of a row depends on the episodes beside it; a GPU takes all at once
+            encode_rows=1 if device.type == "cpu" else None,
             limits=_limits(options, brain.codec),
         )
         planner.start(1, brain.codec.action_dim, device)  # refuses settings of another action
@@ -207,8 +211,12 @@ def make_agent(options: dict[str, Any], brain: Brain, device: torch.device) -> M
         raise ConfigError(str(error)) from error
 
 
-def chunk_of(options: dict[str, Any], model: WorldModel, horizon: int) -> Chunk:
+def chunk_of(
+    options: dict[str, Any], model: WorldModel, horizon: int, device: torch.device
+) -> Chunk:
     """Return how many candidates go into one rollout: ``chunk``, a number, null or auto.
+
+    On a CPU ``auto`` takes those of one problem at most, on a GPU as many as memory allows.
 
     Raises:
         ValueError: it is none of these, or ``memory`` is no budget.
@@ -219,7 +227,8 @@ def chunk_of(options: dict[str, Any], model: WorldModel, horizon: int) -> Chunk:
     if wanted != "auto":
         raise ValueError(f"chunk={wanted!r} must be auto, a whole number >= 1 or null")
     frames = min(options["history"] or model.history, model.history)
-    return fit_chunk(model, most_samples(options["planner"]), horizon, frames, options["memory"])
+    most = most_samples(options["planner"]) if device.type == "cpu" else None
+    return fit_chunk(model, most, horizon, frames, settle_memory(options["memory"], device))
 
 
 def most_samples(node: Mapping[str, Any]) -> int | None:

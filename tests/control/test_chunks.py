@@ -6,7 +6,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from jepa_wm.control.actions import ActionCodec
-from jepa_wm.control.chunks import GIB, Chunk, fit_chunk
+from jepa_wm.control.chunks import GIB, Chunk, fit_chunk, settle_memory
 from jepa_wm.control.mpc import MPC
 from jepa_wm.control.objectives import GoalDistance
 from jepa_wm.launch import build, preset_node
@@ -38,8 +38,21 @@ def test_a_model_that_does_not_say_takes_all():
 
 @pytest.mark.parametrize("memory", [0, -1, None, "2 GB", True, float("nan")])
 def test_a_budget_that_is_none_is_refused(memory):
-    with pytest.raises(ValueError, match=r"memory=.* must be a number of GiB > 0"):
-        fit_chunk(Heavy(), 400, 2, 3, memory)
+    with pytest.raises(ValueError, match=r"memory=.* must be auto or a number of GiB > 0"):
+        settle_memory(memory, CPU)
+
+
+def test_a_budget_nobody_gave_is_two_gib_on_a_cpu():
+    assert settle_memory("auto", CPU) == 2.0
+    assert settle_memory(3, CPU) == 3.0
+
+
+@pytest.mark.gpu
+def test_a_budget_nobody_gave_is_half_of_what_a_gpu_has_free():
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    free = torch.cuda.mem_get_info()[0] / GIB
+    assert settle_memory("auto", torch.device("cuda")) == pytest.approx(free / 2, rel=0.2)
 
 
 class Largest(TorchDispatchMode):
