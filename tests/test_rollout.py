@@ -250,6 +250,28 @@ def test_a_model_of_tokens_shows_which_patches_are_right(monkeypatch, capsys, tm
     assert not (tmp_path / "attention.pdf").exists()
 
 
+def test_a_decoder_is_trained_kept_used_again_and_belongs_to_its_model(
+    monkeypatch, capsys, tmp_path, tiny
+):
+    fast = ["rollouts=2", "horizon=2", "recipe.frames=25", "recipe.steps=3", "recipe.batch=4"]
+    run(monkeypatch, *fast, "train=decoder", f"out={tmp_path / 'a'}")
+    said = capsys.readouterr().out
+    assert "Decoded pixels are the decoder's, not the model's" in said and "PSNR" in said
+    assert "unavailable" not in (tmp_path / "a" / "summary.md").read_text()
+    kept = f"decoder={tmp_path / 'a' / 'decoder.npz'}"
+    run(monkeypatch, *fast, kept, f"out={tmp_path / 'b'}")
+    first, second = (json.loads((tmp_path / name / "rollout.json").read_text())["decoder"]
+                     for name in "ab")  # fmt: skip
+    assert first["psnr_predicted"] == second["psnr_predicted"]
+    assert first["psnr_encoded"]["median"][0] > 15
+    assert not (tmp_path / "b" / "decoder.npz").exists()
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        run(monkeypatch, *fast, kept, f"model={tiny('lewm')}", f"out={tmp_path / 'c'}")
+    assert "belongs to another model" in capsys.readouterr().err
+    assert not (tmp_path / "c").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

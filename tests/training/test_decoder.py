@@ -1,6 +1,7 @@
 """The decoder: it learns where things are, resumes exactly, and its file is checked before use."""
 
 import json
+import sys
 import zipfile
 from dataclasses import replace
 
@@ -8,7 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+from jepa_wm import train
+from jepa_wm.bundle.reader import Bundle
 from jepa_wm.errors import ConfigError
+from jepa_wm.launch import launch
 from jepa_wm.training.decoder import (
     Decoder,
     DecoderRun,
@@ -26,6 +30,15 @@ RUN = DecoderRun(
     network=SIZES, frames=200, steps=6, batch=16, learning_rate=5e-3, warmup=2, weight_decay=1e-4,
     betas=(0.9, 0.98), clip=1.0, seed=5, amp=False, log_every=2, probe_every=0, save_every=100,
 )  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Networks this small wait for a second thread longer than they compute."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def dots(count, seed=0):
@@ -50,7 +63,7 @@ def saved(tmp_path):
 
 def test_it_starts_at_the_mean_picture_and_learns_where_the_dot_is(tmp_path):
     data = dots(300)
-    trainer = DecoderTrainer(replace(RUN, steps=200), data, dots(40, seed=2), tmp_path, CPU)
+    trainer = DecoderTrainer(replace(RUN, steps=120), data, dots(40, seed=2), tmp_path, CPU)
     mean = (255 * data.frames.double().mean(0) / 255).round()
     first = trainer.network.pictures(data.z[:2])
     assert (first.double() - mean).abs().max() <= 1
@@ -163,6 +176,27 @@ def test_a_header_that_claims_more_than_there_is_takes_no_memory(saved, tmp_path
     (tmp_path / "cut.npz").write_bytes(saved[1].read_bytes()[:500])
     with pytest.raises(ConfigError, match="no decoder of ours"):
         load_decoder(tmp_path / "cut.npz", CPU)
+
+
+def test_the_command_trains_one_for_a_model(play_folder, tiny, tmp_path, monkeypatch, capsys):
+    model = tiny("lewm")  # looks at 8 px, the play has 16
+    monkeypatch.setattr(sys, "argv", [
+        "train", "recipe=decoder", f"data={play_folder}", f"model={model}", f"out={tmp_path / 'run'}",
+        "steps=4", "batch=4", "network.image_size=16", "log_every=2", "device=cpu",
+    ])  # fmt: skip
+    launch(train.main, "train")
+    assert "psnr_mean" in capsys.readouterr().out
+    network, about = load_decoder(tmp_path / "run" / "decoder.npz", CPU)
+    assert about["model_sha256"] == Bundle.open(model).sha256 and network.latent == (32,)
+    records = [json.loads(x) for x in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [record["step"] for record in records] == [2, 4] and records[0]["pixels"] > 0
+    big = tiny(
+        "lewm", **{"jepa.pre.resize_short": 64, "jepa.pre.crop": 64, "jepa.enc.img_size": 64}
+    )
+    sys.argv[3:5] = [f"model={big}", f"out={tmp_path / 'other'}"]
+    with pytest.raises(SystemExit):
+        launch(train.main, "train")
+    assert "holds frames of 16 px" in capsys.readouterr().err
 
 
 def test_impossible_sizes_are_refused():
