@@ -3,6 +3,7 @@
 Run: ``python -m jepa_wm.bench model=lewm.gguf planner=cem,icem,mppi env=pusht seed=0,1``: commas
 cross. Every option is one of ``python -m jepa_wm.plan``, or in ``conf/bench.yaml``. Prints a table
 and, as the last line, one JSON object; the folder holds every episode's record and the report.
+``cost=true`` runs no episode: it counts and times one decision of every combination.
 ``report=FOLDER`` makes a report anew.
 """
 
@@ -54,11 +55,17 @@ def report(out: Path) -> dict[str, Any]:
 
 def main() -> None:
     """Run what the command line says, then report."""
-    from jepa_wm.experiments.bench import run_bench  # workers import this module, and none of that
+    # workers import this module, and none of that
+    from jepa_wm.experiments.bench import check_settings, run_bench
+    from jepa_wm.experiments.bench_costs import price_all
 
     settings, words = split_words(sys.argv[1:])
     if settings["report"] is not None:
         report(Path(settings["report"]).expanduser())
+        return
+    check_settings(settings)
+    if settings["cost"]:
+        print(json.dumps({"costs": price_all(words, settings)}))
         return
     bench = run_bench(words, settings)
     report(bench.out)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from jepa_wm.bench import split_words
+from jepa_wm.bench import main, split_words
 from jepa_wm.bundle.writer import write_bundle
 from jepa_wm.control.episode import load_episode
 from jepa_wm.errors import ConfigError, JepaError
@@ -174,7 +174,7 @@ def test_paths_are_found_from_wherever_a_worker_starts(model, monkeypatch):
         (["goal=picture.png"], "picture.png"),
         (["workers=0"], "workers=0 must be null or a whole number >= 1"),
         (["video=gif"], "video='gif' must be true or false"),
-        (["cost=true"], "cost=True: bench does not measure that yet"),
+        (["cost=3"], "cost=3 must be true or false"),
         (["launcher=slurm"], "use local or ray"),
         (["-m"], "commas cross without -m"),
         (["film=3"], "bench has no film"),
@@ -367,3 +367,25 @@ def test_ray_gives_the_same_records_and_outcomes(model, alone, tmp_path, monkeyp
     assert outcomes["work"].value[0] == "work0"
     assert outcomes["fail"].error == "ValueError: number fail0"
     assert outcomes["die"].error.startswith("the worker died")
+
+
+def test_costs_count_a_decision_of_every_combination_and_run_none(model, capsys, monkeypatch):
+    words = words_of(model, "planner=cem,mppi", "cost=true", f"out={model.parent}/none")
+    monkeypatch.setattr("sys.argv", ["bench", *words])
+    main()
+    *lines, last = capsys.readouterr().out.splitlines()
+    costs = json.loads(last)["costs"]
+    assert [one["axes"]["planner"] for one in costs] == ["cem", "mppi"]
+    for one in costs:
+        assert one["evaluations"] == 2 * 8 + 1
+        names = [stage["stage"] for stage in one["stages"]]
+        assert names == ["encode", "rollout", "update", "decision"]
+        assert one["stages"][3]["floor_seconds"] > 0
+    assert sum("measured / floor" in line for line in lines) == 2
+    assert not (model.parent / "none").exists()
+
+
+def test_an_arms_planner_survives_being_written_as_json(arm):
+    """Its constraints are by dimension, and JSON has no whole numbers as keys."""
+    words = ["env=reach", "planner=cem_ac", "episodes=1", f"model={arm()}", "baselines=false"]
+    assert len(plan_cells(words, settings())) == 1

@@ -181,11 +181,7 @@ def check_settings(settings: Mapping[str, Any]) -> None:
     Raises:
         ConfigError: one is.
     """
-    if settings["cost"] is not False:
-        raise ConfigError(
-            f"cost={settings['cost']!r}: bench does not measure that yet; leave it out"
-        )
-    for name in ("exact_costs", "precision", "video"):
+    for name in ("exact_costs", "precision", "video", "cost"):
         if type(settings[name]) is not bool:
             raise ConfigError(f"{name}={settings[name]!r} must be true or false")
     for name, none in (("workers", "null or "), ("threads", "")):

@@ -101,7 +101,7 @@ class Pin:
     values: Mapping[int, float]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "values", dict(self.values))
+        object.__setattr__(self, "values", _by_dimension(self.values))
         _refuse(self, _value_faults(self.values))
 
     @property
@@ -140,7 +140,7 @@ class FromStep:
     values: Mapping[int, float]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "values", dict(self.values))
+        object.__setattr__(self, "values", _by_dimension(self.values))
         faults = _value_faults(self.values)
         if self.step is not None and (type(self.step) is not int or self.step < 0):
             faults.append(f"step={self.step!r} must be a whole number >= 0 or null")
@@ -202,6 +202,11 @@ def _set(actions: Tensor, values: Mapping[int, float | Tensor]) -> Tensor:
     for dim, value in values.items():
         changed[..., dim] = value
     return changed
+
+
+def _by_dimension(values: Mapping[int, float]) -> dict[int, float]:
+    """Copy values by dimension; JSON keeps numbers that are keys as text."""
+    return {int(k) if isinstance(k, str) and k.isdigit() else k: v for k, v in values.items()}
 
 
 def _dim_faults(dims: Sequence[int]) -> list[str]:
