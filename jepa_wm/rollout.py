@@ -12,21 +12,18 @@ from typing import Any
 import torch
 
 from jepa_wm.errors import ConfigError
-from jepa_wm.experiments.decoding import keep_painter, make_painter
+from jepa_wm.experiments.decoding import keep_painter
 from jepa_wm.experiments.observer import Observer
-from jepa_wm.experiments.paths import NAMED, make_paths, record_play
-from jepa_wm.experiments.readings import LinearProbe, fit_probe, make_readings
+from jepa_wm.experiments.paths import NAMED
 from jepa_wm.experiments.report import new_folder
-from jepa_wm.experiments.rollout_numbers import measure
-from jepa_wm.experiments.rollout_report import Study, figures, lines, write
-from jepa_wm.experiments.rollouts import DISTANCES, Bank, bank_episodes, imagine, make_bank
-from jepa_wm.experiments.setup import Brain, load_brain
+from jepa_wm.experiments.rollout_report import figures, lines, write
+from jepa_wm.experiments.rollout_study import study
+from jepa_wm.experiments.rollouts import DISTANCES
+from jepa_wm.experiments.setup import load_brain
 from jepa_wm.launch import build, launch
 from jepa_wm.runtime import resolve_device, resolve_dtype
 
 _LEAST = {"rollouts": 1, "show": 0, "history": 1, "bank": 8, "nearest": 1, "columns": 2, "seed": 0}
-_PLAIN = {"play": "recorded play", "plan": "the planner's plan from each start",
-          "zero": "zero actions", "random": "random actions"}  # fmt: skip
 
 
 def check(options: dict[str, Any]) -> None:
@@ -62,53 +59,6 @@ def _number_faults(options: dict[str, Any]) -> list[str]:
     if not faults and options["show"] >= options["rollouts"]:
         faults.append(f"show={options['show']} must be below rollouts={options['rollouts']}")
     return faults
-
-
-def make_probe(options: dict[str, Any], bank: Bank) -> LinearProbe | None:
-    """Fit what the probe's YAML reads; without one, the positions and angles the task names."""
-    node = options.get("probe")
-    if node is not None:
-        reads = node["reads"]
-    else:
-        reads = [
-            {"label": one["name"], "at": one["at"], "unit": "state's unit",
-             "turns": int(bool(one.get("wraps")))}
-            for one in options["task"].get("targets") or ()
-        ]  # fmt: skip
-    if not reads:
-        return None
-    readings = make_readings(reads, bank.states.shape[1])
-    return fit_probe(bank.z, bank.states, bank.episodes, readings)
-
-
-def study(options: dict[str, Any], brain: Brain, observer: Observer) -> Study:
-    """Make the paths, imagine them, measure."""
-    played, others = record_play(options, bank_episodes(options["bank"]))
-    paths = make_paths(options, brain, observer, played)
-    painter = make_painter(options, brain, observer)
-    bank = make_bank(others, options["bank"], observer)
-    imagined = imagine(brain.codec, observer, paths)
-    probe = make_probe(options, bank)
-    outline = (options.get("probe") or {}).get("outline")
-    block, blocks = brain.codec.block, len(imagined.steps) - 1
-    source = _PLAIN.get(options["actions"], options["actions"])
-    said = {
-        "model": f"{brain.about['name']} ({brain.about['family']})",
-        "actions": f"{source}: {blocks} blocks of {block} env steps after {options['history']} "
-        f"true frame(s), {len(imagined.states)} rollouts",
-        "bank": f"{len(bank.z)} real frames of {len(set(bank.episodes.tolist()))} other episodes",
-    }
-    return Study(
-        options=options,
-        about=brain.about,
-        said=said,
-        imagined=imagined,
-        bank=bank,
-        numbers=measure(imagined, bank, probe, options),
-        probe=probe,
-        outline=None if outline is None else build(outline, "probe.outline"),
-        painter=painter,
-    )
 
 
 def main(options: dict[str, Any]) -> None:

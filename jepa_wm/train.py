@@ -30,8 +30,8 @@ from jepa_wm.training.decoder import (
     DecoderSizes,
     DecoderTrainer,
     Pairs,
-    save_decoder,
 )
+from jepa_wm.training.decoder_file import save_decoder
 from jepa_wm.training.export import export
 from jepa_wm.training.export_vjepa2 import ArmTask, export_ac, export_encoder, load_encoder
 from jepa_wm.training.lewm import TrainConfig, Trainer

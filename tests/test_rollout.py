@@ -20,6 +20,7 @@ from jepa_wm.errors import ConfigError
 from jepa_wm.experiments.observer import Observer
 from jepa_wm.experiments.paths import Paths, make_paths, read_actions, record_play
 from jepa_wm.experiments.rollout_numbers import measure, random_pair
+from jepa_wm.experiments.rollout_study import make_probe
 from jepa_wm.experiments.rollouts import Bank, fit_plane, imagine, make_bank
 from jepa_wm.experiments.setup import Brain, load_brain
 from jepa_wm.launch import build, launch
@@ -318,9 +319,9 @@ def test_environments_without_a_probe_of_their_own_read_what_the_task_names(monk
     given["probe"] = None
     _, observer = eyes(given)
     bank = make_bank(record_play(given, 6)[1], 24, observer)
-    probe = rollout.make_probe(given, bank)
+    probe = make_probe(given, bank)
     assert probe.r2["agent"] > 0.999
-    assert rollout.make_probe(given | {"task": {"targets": None}}, bank) is None
+    assert make_probe(given | {"task": {"targets": None}}, bank) is None
 
 
 def test_gymnasium_environments_draw_any_state():

@@ -21,10 +21,9 @@ from jepa_wm.training.decoder import (
     DecoderSizes,
     DecoderTrainer,
     Pairs,
-    load_decoder,
     psnr,
-    save_decoder,
 )
+from jepa_wm.training.decoder_file import load_decoder, save_decoder
 from jepa_wm.training.pictures import shrink
 
 PLAY_SEED = 50_000  # of decoders' play: neither the collections' nor the evaluation's

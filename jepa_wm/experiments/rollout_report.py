@@ -2,8 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,22 +11,17 @@ import torch
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from jepa_wm.experiments.decoding import Painter
 from jepa_wm.experiments.observer import Observer
 from jepa_wm.experiments.readings import LinearProbe
-from jepa_wm.experiments.rollout_numbers import STATIC, Numbers, quartiles, record
-from jepa_wm.experiments.rollouts import DISTANCES, Bank, Imagined, fit_plane
+from jepa_wm.experiments.rollout_numbers import STATIC, quartiles, record
+from jepa_wm.experiments.rollout_study import Outline, Study
+from jepa_wm.experiments.rollouts import DISTANCES, fit_plane
 from jepa_wm.models.maps import cls_attention
 from jepa_wm.runtime import versions
 from jepa_wm.viz.embeddings import Fan, fans, latent_plane
-from jepa_wm.viz.imagined import Maps, Row, overlays, patch_maps, shown, strip
-from jepa_wm.viz.rollouts import NO_DECODER_NOTE
+from jepa_wm.viz.imagined import Maps, Row, overlays, patch_maps, strip
 from jepa_wm.viz.style import BLUE, INK, ORANGE
 
-HOW_TO_DECODE = "train=decoder trains a small one"
-PAINTED_NOTE = (
-    "Decoded pixels are the decoder's, not the model's: it was trained afterwards on real frames."
-)
 TITLES = {
     "filmstrip": "True frames, and the real frames nearest to what is predicted",
     "distances": "How far the prediction is from the truth",
@@ -37,51 +31,6 @@ TITLES = {
     "similarity": "Which patches are predicted right",
     "attention": "Where the encoder looks",
 }
-Outline = Callable[[NDArray[np.float64]], Mapping[str, NDArray[np.float64]]]
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Study:
-    """A finished rollout run.
-
-    Attributes:
-        options: Plain options of the run.
-        about: What is known of the model.
-        said: How it was done: name -> words.
-        imagined: The rollouts.
-        bank: Real frames beside them.
-        numbers: What was measured.
-        probe: Reads the state, or None where the task has none.
-        outline: State -> outlines, or None where nobody knows where things are in a frame.
-        painter: A decoder, or None.
-    """
-
-    options: dict[str, Any]
-    about: dict[str, Any]
-    said: dict[str, str]
-    imagined: Imagined
-    bank: Bank
-    numbers: Numbers
-    probe: LinearProbe | None
-    outline: Outline | None
-    painter: Painter | None
-
-    @property
-    def pixels(self) -> str:
-        """What is to be said of imagined pixels."""
-        if self.painter is None:
-            return f"{NO_DECODER_NOTE} ({HOW_TO_DECODE})"
-        return PAINTED_NOTE
-
-    @property
-    def moments(self) -> list[int]:
-        """The moments that are drawn."""
-        return shown(len(self.imagined.steps), self.options["columns"])
-
-    @property
-    def heads(self) -> list[str]:
-        """What stands over them."""
-        return [f"step {self.imagined.steps[at]}" for at in self.moments]
 
 
 def figures(study: Study, observer: Observer) -> dict[str, Figure]:

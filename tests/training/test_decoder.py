@@ -19,10 +19,9 @@ from jepa_wm.training.decoder import (
     DecoderSizes,
     DecoderTrainer,
     Pairs,
-    load_decoder,
     psnr,
-    save_decoder,
 )
+from jepa_wm.training.decoder_file import load_decoder, save_decoder
 
 CPU = torch.device("cpu")
 SIZES = DecoderSizes(image_size=16, points=8, width=8)
@@ -181,8 +180,9 @@ def test_a_header_that_claims_more_than_there_is_takes_no_memory(saved, tmp_path
 def test_the_command_trains_one_for_a_model(play_folder, tiny, tmp_path, monkeypatch, capsys):
     model = tiny("lewm")  # looks at 8 px, the play has 16
     monkeypatch.setattr(sys, "argv", [
-        "train", "recipe=decoder", f"data={play_folder}", f"model={model}", f"out={tmp_path / 'run'}",
-        "steps=4", "batch=4", "network.image_size=16", "log_every=2", "device=cpu",
+        "train", "recipe=decoder", f"data={play_folder}", f"model={model}",
+        f"out={tmp_path / 'run'}", "steps=4", "batch=4", "network.image_size=16", "log_every=2",
+        "device=cpu",
     ])  # fmt: skip
     launch(train.main, "train")
     assert "psnr_mean" in capsys.readouterr().out
