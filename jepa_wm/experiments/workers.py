@@ -191,6 +191,7 @@ class RayWorkers:
         except ImportError as error:
             told = "launcher=ray needs Ray: pip install 'jepa_wm[ray]'"
             raise ConfigError(told) from error
+        os.environ.setdefault("RAY_TQDM_PATCH_PRINT", "0")  # print is not Ray's to replace
         here: dict[str, Any] = {}
         if address is None:
             here = {"num_cpus": count, "object_store_memory": OBJECT_STORE}
