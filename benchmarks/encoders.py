@@ -167,7 +167,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--quick", action="store_true", help="one tiny case: does it run?")
     args = parser.parse_args(argv)
     torch.set_num_threads(args.threads)
-    about = machine(args.threads)
+    about = machine(args.threads, "transformers")
     print(f"{about['cpu']} ({', '.join(about['flags'])}), {args.threads} threads")
     print(f"{'':<40}{'dtype':>10}{'ours s':>8}{'HF s':>8}{'ratio':>7}{'by cpu':>7}{'diff':>9}")
     results = {}

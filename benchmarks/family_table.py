@@ -16,6 +16,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from marks import put
+
 from jepa_wm.runtime import command
 
 ROOT = Path(__file__).parent.parent
@@ -54,15 +56,6 @@ def table(rows: Sequence[Mapping[str, str]], converts: Mapping[str, bool]) -> st
     return "".join(lines)
 
 
-def replace(text: str, new: str) -> str:
-    """Put a new table between the marks of a text."""
-    before, _, rest = text.partition(MARKS[0])
-    _, mark, after = rest.partition(MARKS[1])
-    if not mark:
-        raise SystemExit(f"README.md has no marks {MARKS[0].strip()} ... {MARKS[1].strip()}")
-    return before + MARKS[0] + new + MARKS[1] + after
-
-
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the tests and write the table."""
     parser = argparse.ArgumentParser(
@@ -77,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(new)
     if not args.check:
         readme = ROOT / "README.md"
-        readme.write_text(replace(readme.read_text(), new))
+        readme.write_text(put(readme.read_text(), new, MARKS))
 
 
 if __name__ == "__main__":

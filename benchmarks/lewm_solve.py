@@ -1,10 +1,12 @@
 """Time one CEM solve of a full-size LeWM against stable-worldmodel's CEMSolver, alternating.
 
-Run: ``python benchmarks/lewm_solve.py [--threads 2] [--quick]``, or with ``--model lewm.gguf`` for
-the solves of a bundle. Same weights, same process, random frames; a solve encodes start and goal
-and runs 30 iterations of 300 candidates over 5 blocks. The parity table gives the same candidates
-to every cost function. Tables for people; the last line is one JSON object. See README.md here for
-installing the peer.
+Run: ``python benchmarks/lewm_solve.py [--threads 2] [--problems 8] [--quick]``, or with ``--model
+lewm.gguf`` for the solves of a bundle. Same weights, same process, random frames; a solve encodes
+start and goal and runs 30 iterations of 300 candidates over 5 blocks. With ``--problems`` the peer
+solves them as one batch (its ``batch_size``), this package problem by problem, as it does on a CPU,
+where no bit of a plan may depend on the others, and all at once. The parity table gives the same
+candidates to every cost function. Tables for people; the last line is one JSON object. See
+README.md here for installing the peer.
 """
 
 import argparse
@@ -18,48 +20,43 @@ from typing import Any
 
 import numpy as np
 import torch
-from lewm_contenders import (
-    CPU,
-    INSTALL_PEER,
-    Contender,
-    Sizes,
-    build_peer,
-    convert_peer,
-    ours,
-    peer,
-    preset,
-    random_bundle,
-    random_frames,
-)
+from lewm_contenders import CPU, Contender, ours, peer, random_frames
+from lewm_models import INSTALL_PEER, Sizes, build_peer, convert_peer, random_bundle
+from lewm_parity import STAGES, parity, plan_costs, report_parity
 from timing import Timings, alternate, machine, positive, speedup, summary
-from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from jepa_wm.bundle.reader import Bundle, find_bundle
+from jepa_wm.launch import preset
 from jepa_wm.models import load_world_model
-from jepa_wm.runtime import DTYPES, command, has_fast_bfloat16, resolve_dtype
+from jepa_wm.runtime import DTYPES, command, has_fast_bfloat16, resolve_device, resolve_dtype
 
-PAIRS = (("ours float32", "peer float32"), ("ours bfloat16", "peer float32"))
-STAGES = (0, 2, 10, 30)  # iterations after which parity candidates are drawn
+AT_ONCE = ", at once"  # all problems in one call of the model
 
 
 def contenders(args: argparse.Namespace, sizes: Sizes, folder: Path) -> list[Contender]:
     """Build what is to be timed; the first is the reference of the parity table."""
-    frames, planner = random_frames(sizes.image), preset("planner", "lewm")
-    bf16 = args.bf16 == "yes" or (args.bf16 == "auto" and has_fast_bfloat16(CPU))
+    device, planner = resolve_device(args.device), preset("planner", "lewm")
+    start, goal = random_frames(sizes.image, args.problems)
+    frames = start.to(device), goal.to(device)
+    bf16 = args.bf16 == "yes" or (args.bf16 == "auto" and has_fast_bfloat16(device))
     dtypes = ["float32", "bfloat16"] if bf16 else ["float32"]
     found, path = [], None
     if not args.no_peer:
         try:
-            models = {name: build_peer(sizes).to(DTYPES[name]) for name in dtypes}
+            models = {name: build_peer(sizes).to(device, DTYPES[name]) for name in dtypes}
             found = [peer(f"peer {n}", m, frames, planner, DTYPES[n]) for n, m in models.items()]
             path = convert_peer(models["float32"], sizes, folder)
         except ImportError as error:
             print(f"stable-worldmodel is not timed ({error}); to install it:\n  {INSTALL_PEER}")
     path = path or random_bundle(folder / "random.gguf", sizes)
+    ways: dict[str, int | None] = {"": 1} if device.type == "cpu" else {"": None}
+    if args.problems > 1 and device.type == "cpu":
+        ways[AT_ONCE] = None
     for name in reversed(dtypes):  # ours float32 last
-        model = load_world_model(path, CPU, DTYPES[name])
-        found.append(ours(f"ours {name}", model, frames, planner))
+        model = load_world_model(path, device, DTYPES[name])
+        for way in reversed(ways):
+            found.append(ours(f"ours {name}{way}", model, frames, planner, ways[way]))
     return found
 
 
@@ -80,63 +77,6 @@ def count_flops(solve: Callable[[], object]) -> int:
     return counter.get_total_flops()
 
 
-def candidate_sets(contender: Contender, stages: Sequence[int], seeds: int) -> dict[int, Tensor]:
-    """Draw candidates as CEM would after so many iterations: stage -> [sets,1,S,H,A]."""
-    sets = {}
-    planner = preset("planner", "lewm")
-    for stage in stages:
-        drawn = []
-        for seed in range(seeds):
-            plan = contender.solve(max(stage, 1), 100 + seed)
-            mean, std = plan.actions, plan.std
-            if not stage:  # the start
-                mean, std = torch.zeros_like(mean), torch.full_like(std, planner.init_std)
-            generator = torch.Generator().manual_seed(1000 * stage + seed)
-            noise = torch.randn(1, planner.num_samples, *mean.shape[1:], generator=generator)
-            drawn.append(mean[:, None] + std[:, None] * noise)
-        sets[stage] = torch.stack(drawn)
-    return sets
-
-
-def agreement(reference: Tensor, costs: Tensor, elites: int) -> dict[str, float]:
-    """Compare costs [sets,S]: largest relative difference, mean elite overlap and Spearman rank."""
-    difference = ((costs - reference).abs() / reference.abs()).max()
-    overlaps, ranks = [], []
-    for a, b in zip(reference, costs, strict=True):
-        best = (set(x.topk(elites, largest=False).indices.tolist()) for x in (a, b))
-        overlaps.append(len(set.intersection(*best)) / elites)
-        order = torch.stack([x.argsort().argsort().double() for x in (a, b)])
-        ranks.append(float(torch.corrcoef(order)[0, 1]))
-    return {
-        "max_relative_difference": float(difference),
-        "elite_overlap": float(np.mean(overlaps)),
-        "spearman": float(np.mean(ranks)),
-    }
-
-
-def parity(
-    entries: Sequence[Contender], stages: Sequence[int], seeds: int
-) -> dict[str, dict[str, dict[str, float]]]:
-    """Score the same candidates with every contender: name -> stage -> agreement with the first."""
-    elites = preset("planner", "lewm").num_elites
-    sets = candidate_sets(entries[-1], stages, seeds)
-    table: dict[str, dict[str, dict[str, float]]] = {entry.name: {} for entry in entries[1:]}
-    for stage, candidates in sets.items():
-        costs = [torch.cat([entry.cost(one) for one in candidates]) for entry in entries]
-        for entry, own in zip(entries[1:], costs[1:], strict=True):
-            table[entry.name][str(stage)] = agreement(costs[0], own, elites)
-    return table
-
-
-def plan_costs(entries: Sequence[Contender], results: list[list[Any]]) -> dict[str, float]:
-    """Return the mean cost of the plans every contender found, scored by the first contender."""
-    score = entries[0].cost
-    return {
-        entry.name: float(np.mean([float(score(plans[i].actions[:, None])) for plans in results]))
-        for i, entry in enumerate(entries)
-    }
-
-
 def time_contenders(args: argparse.Namespace, sizes: Sizes, folder: Path) -> dict[str, Any]:
     """Run the comparison; print its tables and return everything measured."""
     entries, n = contenders(args, sizes, folder), args.iterations
@@ -149,7 +89,7 @@ def time_contenders(args: argparse.Namespace, sizes: Sizes, folder: Path) -> dic
     costs = plan_costs(entries, timings.results)
     print(f"\nmean cost of the plans found, scored by {entries[0].name}")
     for name, cost in costs.items():
-        print(f"{name:<16}{cost:>12.4f}")
+        print(f"{name:<24}{cost:>12.4f}")
     return {"solves": solves, "ratios": ratios, "parity": agreed, "plan_costs": costs}
 
 
@@ -159,7 +99,7 @@ def report_solves(
     """Print and return seconds and matrix-product operations of a solve."""
     solves: dict[str, dict[str, Any]] = {}
     head = ("median s", "p90 s", "cpu s", "TFLOP", "GFLOP/s")
-    print(f"\n{'one solve':<16}" + "".join(f"{word:>10}" for word in head))
+    print(f"\n{'one solve':<24}" + "".join(f"{word:>10}" for word in head))
     for column, entry in enumerate(entries):
         once, twice = (count_flops(partial(entry.solve, n, 0)) for n in (1, 2))
         flops = once + (iterations - 1) * (twice - once)
@@ -167,24 +107,29 @@ def report_solves(
         row["flops_per_second"] = flops / row["median"]
         solves[entry.name] = row
         print(
-            f"{entry.name:<16}{row['median']:>10.3f}{row['p90']:>10.3f}{row['cpu']:>10.3f}"
+            f"{entry.name:<24}{row['median']:>10.3f}{row['p90']:>10.3f}{row['cpu']:>10.3f}"
             f"{flops / 1e12:>10.3f}{row['flops_per_second'] / 1e9:>10.1f}"
         )
     return solves
 
 
 def report_ratios(entries: Sequence[Contender], timings: Timings) -> dict[str, Any]:
-    """Print and return the peer's time over ours, pair by pair within a round."""
+    """Print and return the peer's time over ours within a round: against float32, and like by like.
+
+    A ratio's name is ``peer float32 / ours bfloat16``.
+    """
     names = [entry.name for entry in entries]
     ratios: dict[str, dict[str, float]] = {}
-    for mine, theirs in PAIRS:
-        if mine in names and theirs in names:
-            i, j = names.index(mine), names.index(theirs)
-            ratios[f"{theirs} / {mine}"] = speedup(timings, i, j)
+    for j, theirs in enumerate(names):
+        for i, mine in enumerate(names):
+            same = theirs.removeprefix("peer ") == mine.removeprefix("ours ").removesuffix(AT_ONCE)
+            if theirs.startswith("peer") and mine.startswith("ours"):
+                if same or theirs == "peer float32":
+                    ratios[f"{theirs} / {mine}"] = speedup(timings, i, j)
     if ratios:
-        print(f"\n{'times as fast':<34}{'median':>8}{'low':>8}{'high':>8}{'by cpu':>8}")
+        print(f"\n{'times as fast':<42}{'median':>8}{'low':>8}{'high':>8}{'by cpu':>8}")
     for name, row in ratios.items():
-        print(f"{name:<34}" + "".join(f"{value:>8.2f}" for value in row.values()))
+        print(f"{name:<42}" + "".join(f"{value:>8.2f}" for value in row.values()))
     return ratios
 
 
@@ -192,24 +137,12 @@ def report_splits(
     entries: Sequence[Contender], iterations: Sequence[int], solves: dict[str, dict[str, Any]]
 ) -> None:
     """Print where our seconds go and add it to ``solves``."""
-    print(f"\n{'parts, s':<16}{'encode':>10}{'rollout':>10}{'update':>10}")
+    print(f"\n{'parts, s':<24}{'encode':>10}{'rollout':>10}{'update':>10}")
     for entry, count in zip(entries, iterations, strict=True):
         if entry.split is not None:
             parts = entry.split(count, 0)
             solves[entry.name]["parts"] = parts
-            print(f"{entry.name:<16}" + "".join(f"{value:>10.3f}" for value in parts.values()))
-
-
-def report_parity(reference: str, table: dict[str, dict[str, dict[str, float]]]) -> None:
-    """Print the parity table."""
-    print(f"\nsame candidates, against {reference}; drawn as after so many iterations")
-    print(f"{'':<16}{'iterations':>12}{'max rel diff':>14}{'elites kept':>13}{'Spearman':>10}")
-    for name, stages in table.items():
-        for stage, row in stages.items():
-            print(
-                f"{name:<16}{stage:>12}{row['max_relative_difference']:>14.1e}"
-                f"{row['elite_overlap']:>13.3f}{row['spearman']:>10.5f}"
-            )
+            print(f"{entry.name:<24}" + "".join(f"{value:>10.3f}" for value in parts.values()))
 
 
 def time_bundle(args: argparse.Namespace) -> dict[str, Any]:
@@ -246,6 +179,8 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--bf16", default="auto", choices=["auto", "yes", "no"],
                         help="time bfloat16 (auto: where the processor multiplies it)")  # fmt: skip
     parser.add_argument("--no-peer", action="store_true", help="time this package alone")
+    parser.add_argument("--problems", type=positive, default=1, help="at once (default 1)")
+    parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:N (default cpu)")
     parser.add_argument("--threads", type=positive, default=torch.get_num_threads())
     parser.add_argument("--rounds", type=positive, default=7, help="timed rounds (default 7)")
     parser.add_argument("--iterations", type=positive, default=30, help="per solve (default 30)")
@@ -261,7 +196,7 @@ def main(argv: Sequence[str] | None = None, sizes: Sizes | None = None) -> dict[
     """Measure, print the tables, and the JSON object as the last line."""
     args = parse(argv)
     torch.set_num_threads(args.threads)
-    about = machine(args.threads)
+    about = machine(args.threads, "stable-worldmodel", "transformers")
     print(f"{about['cpu']} ({', '.join(about['flags'])}), {args.threads} threads")
     began = time.perf_counter()
     if args.model is None:
@@ -269,7 +204,8 @@ def main(argv: Sequence[str] | None = None, sizes: Sizes | None = None) -> dict[
             result = time_contenders(args, sizes or Sizes(), Path(folder))
     else:
         result = time_bundle(args)
-    options = {"rounds": args.rounds, "iterations": args.iterations, "sets": args.sets}
+    kept = ("rounds", "iterations", "sets", "problems", "device")
+    options = {name: getattr(args, name) for name in kept}
     elapsed = round(time.perf_counter() - began, 1)
     document = {"machine": about, "options": options, "elapsed_seconds": elapsed, **result}
     print(json.dumps(document))

@@ -1,34 +1,37 @@
 """Time PushT against gym-pusht and stable-worldmodel, alternating in one process.
 
-Run: ``python benchmarks/pusht_env.py [--rounds 40]``. Peers are timed when they can be imported::
+Run: ``python benchmarks/pusht_env.py [--rounds 40] [--quick]``. Peers are timed where there are::
 
     pip install gym-pusht==0.1.8 stable-worldmodel==0.1.1 opencv-python-headless shapely "pymunk>=7"
 
 All environments get the same starts and, as absolute targets, the same actions, which push the
-block about. A round times each environment once, in turn; the table gives medians over the rounds
-and the ratio to ours. The last line is one JSON object.
+block about. A round times each environment once, in turn; ratios are taken within a round. ``both``
+is a step and its render. The last line is one JSON object.
 """
 
 import argparse
 import contextlib
-import importlib.metadata
 import io
 import json
 import statistics
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pymunk
+from timing import Timings, machine, positive, speedup, summary
 
 from jepa_wm.envs.physics import PushTWorlds
 from jepa_wm.envs.pusht import PushT
+from jepa_wm.runtime import command
 
 STEPS = 50
 BATCHES = (1, 64, 500)
+KINDS = ("step", "render", "both")
+OURS = "jepa_wm"
 GOAL = np.array([400, 100, 256, 256, np.pi / 4, 0, 0])
 
 
@@ -45,7 +48,7 @@ class OldCollisionHandler:
 def peers() -> dict[str, Any]:
     """Return the environments that can be imported, by name; ours first."""
     found: dict[str, Any] = {
-        "jepa_wm": PushT(observation="state", render_mode="rgb_array", terminate=False)
+        OURS: PushT(observation="state", render_mode="rgb_array", terminate=False)
     }
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -91,23 +94,25 @@ def play(seed: int) -> tuple[np.ndarray, np.ndarray]:
     return start, np.array(actions)
 
 
-def time_episode(
-    name: str, env: Any, start: np.ndarray, actions: np.ndarray
-) -> tuple[float, float]:
-    """Return seconds per step and seconds per 224 px render, in one episode."""
+def clocks() -> tuple[float, float]:
+    """Read the clock and this process's processor seconds."""
+    return time.perf_counter(), time.process_time()
+
+
+def time_episode(name: str, env: Any, start: np.ndarray, actions: np.ndarray) -> np.ndarray:
+    """Return seconds by the clock and of the processor for each of ``KINDS``, float64 [2,3]."""
     reset(name, env, start)
-    step_seconds = render_seconds = 0.0
+    spent = np.zeros((2, 2))  # of step, render
     for action in actions:
         if name == "gym-pusht":
             action = np.array(env.agent.position) + 100 * action
-        began = time.perf_counter()
+        began = clocks()
         env.step(action)
-        stepped = time.perf_counter()
+        stepped = clocks()
         env.render()
-        rendered = time.perf_counter()
-        step_seconds += stepped - began
-        render_seconds += rendered - stepped
-    return step_seconds / len(actions), render_seconds / len(actions)
+        spent += np.diff([began, stepped, clocks()], axis=0)
+    each = spent.T / len(actions)  # [2,2], clocks first
+    return np.concatenate([each, each.sum(1, keepdims=True)], 1)
 
 
 def time_worlds(count: int) -> dict[str, float]:
@@ -136,49 +141,52 @@ def time_worlds(count: int) -> dict[str, float]:
     }
 
 
-def alternate(rounds: int) -> dict[str, dict[str, float]]:
-    """Time every environment once a round; return medians in microseconds."""
-    environments = peers()
-    timings: dict[str, list[tuple[float, float]]] = {name: [] for name in environments}
+def alternate(environments: dict[str, Any], rounds: int) -> dict[str, Timings]:
+    """Time every environment once a round, in turn; the first round warms up."""
+    spent = np.zeros((rounds + 1, len(environments), 2, len(KINDS)))
     for index in range(rounds + 1):
         start, actions = play(index)
-        for name, env in environments.items():
-            timings[name].append(time_episode(name, env, start, actions))
-    kinds = ("step", "render")
+        for column, (name, env) in enumerate(environments.items()):
+            spent[index, column] = time_episode(name, env, start, actions)
     return {
-        name: {
-            kind: 1e6 * statistics.median(row[column] for row in rows[1:])  # the first warms up
-            for column, kind in enumerate(kinds)
-        }
-        for name, rows in timings.items()
+        kind: Timings(spent[1:, :, 0, k], spent[1:, :, 1, k], []) for k, kind in enumerate(KINDS)
     }
 
 
-def report(run: Callable[[], dict[str, dict[str, float]]]) -> None:
-    """Print the tables and the JSON line."""
-    measured = run()
-    ours = measured["jepa_wm"]
-    print(f"{'environment':<20}{'step us':>10}{'ratio':>8}{'render us':>12}{'ratio':>8}")
-    for name, row in measured.items():
-        ratios = {kind: row[kind] / ours[kind] for kind in row}
-        print(
-            f"{name:<20}{row['step']:>10.1f}{ratios['step']:>8.2f}"
-            f"{row['render']:>12.1f}{ratios['render']:>8.2f}"
-        )
-        row |= {f"{kind}_ratio": ratio for kind, ratio in ratios.items()}
-    worlds = {str(count): time_worlds(count) for count in BATCHES}
-    print(f"\n{'worlds':<20}{'env-steps/s':>12}{'set_states ms':>16}")
-    for count, row in worlds.items():
-        print(f"{count:<20}{row['steps_per_second']:>12.0f}{row['set_states_ms']:>16.2f}")
-    packages = ("pymunk", "pygame", "gymnasium", "numpy")
-    versions = {package: importlib.metadata.version(package) for package in packages}
-    print(json.dumps({"environments": measured, "worlds": worlds, "versions": versions}))
+def report(names: Sequence[str], timings: dict[str, Timings]) -> dict[str, Any]:
+    """Print and return medians and the ratios to ours: environment -> kind -> figures."""
+    print(f"{'environment':<20}" + "".join(f"{kind + ' us':>12}{'ratio':>7}" for kind in KINDS))
+    found: dict[str, Any] = {"environments": {}, "ratios": {}}
+    for column, name in enumerate(names):
+        rows = {kind: summary(timings[kind], column) for kind in KINDS}
+        ratios = {kind: speedup(timings[kind], 0, column) for kind in KINDS}
+        found["environments"][name] = rows
+        if name != OURS:
+            found["ratios"][name] = ratios
+        cells = (f"{1e6 * rows[k]['median']:>12.1f}{ratios[k]['median']:>7.2f}" for k in KINDS)
+        print(f"{name:<20}" + "".join(cells))
+    return found
 
 
-if __name__ == "__main__":
+def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
+    """Measure, print the tables, and the JSON object as the last line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, default=40, help="timed rounds (default 40)")
-    chosen = parser.parse_args()
-    report(lambda: alternate(chosen.rounds))
+    parser.add_argument("--rounds", type=positive, default=40, help="timed rounds (default 40)")
+    parser.add_argument("--quick", action="store_true", help="one round: does it run?")
+    args = parser.parse_args(argv)
+    environments = peers()
+    measured = report(list(environments), alternate(environments, 1 if args.quick else args.rounds))
+    worlds = {str(count): time_worlds(count) for count in (BATCHES[:1] if args.quick else BATCHES)}
+    print(f"\n{'worlds':<20}{'env-steps/s':>12}{'set_states ms':>16}")
+    for count, row in worlds.items():
+        print(f"{count:<20}{row['steps_per_second']:>12.0f}{row['set_states_ms']:>16.2f}")
+    about = machine(1, "pygame", "stable-worldmodel", "gym-pusht")
+    document = {"machine": about, "rounds": args.rounds, **measured, "worlds": worlds}
+    print(json.dumps(document))
+    return document
+
+
+if __name__ == "__main__":
+    command(main)

@@ -1,9 +1,11 @@
 """What the benchmarks share: alternating timings, the machine, a positive count as an option."""
 
 import argparse
+import contextlib
+import importlib.metadata
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,8 +61,8 @@ def speedup(timings: Timings, ours: int, peer: int) -> dict[str, float]:
     return dict(zip(("median", "low", "high", "cpu"), map(float, values), strict=True))
 
 
-def machine(threads: int) -> dict[str, Any]:
-    """Describe the machine and the libraries."""
+def machine(threads: int, *peers: str) -> dict[str, Any]:
+    """Describe the machine and the libraries; peers are distributions, named if installed."""
     info = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
     lines = dict(line.split(":", 1) for line in info.split("\n\n")[0].splitlines() if ":" in line)
     cells = {key.strip(): value.strip() for key, value in lines.items()}
@@ -69,8 +71,17 @@ def machine(threads: int) -> dict[str, Any]:
         "cpu": cells.get("model name", platform.processor() or platform.machine()),
         "flags": [flag for flag in CPU_FLAGS if flag in flags],
         "threads": threads,
-        "versions": versions(),
+        "versions": versions() | installed(peers),
     }
+
+
+def installed(names: Iterable[str]) -> dict[str, str]:
+    """Return the versions of those distributions that are installed."""
+    found = {}
+    for name in names:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
 
 
 def positive(text: str) -> int:

@@ -90,6 +90,29 @@ def test_solves_depend_on_the_seed_alone(bench, sizes, tmp_path):
     assert not torch.equal(first, other)
 
 
+def test_several_problems_are_solved_as_each_would_be_alone(bench, sizes, tmp_path):
+    model = load_world_model(bench.random_bundle(tmp_path / "random.gguf", sizes), CPU)
+    planner = bench.preset("planner", "lewm")
+    start, goal = bench.random_frames(sizes.image, 2)
+    both = bench.ours("both", model, (start, goal), planner)
+    last = bench.ours("last", model, (start[1:], goal[1:]), planner)
+    plans = both.solve(2, 3)
+    assert torch.equal(plans.actions[1], last.solve(2, 1003).actions[0])
+    assert not torch.equal(plans.actions[0], plans.actions[1])
+    together = bench.ours("at once", model, (start, goal), planner, None)
+    candidates = torch.randn(2, 50, 5, 10, generator=torch.Generator().manual_seed(0))
+    apart, once = both.cost(candidates), together.cost(candidates)
+    assert (apart - once).abs().max() < 1e-5 * apart.abs().max()
+
+
+def test_a_batch_is_timed_row_by_row_and_at_once(bench, sizes, capsys):
+    bench.main(options("--bf16=no", "--problems=2"), sizes)
+    found = last_json(capsys)
+    assert list(found["solves"]) == ["ours float32, at once", "ours float32"]
+    assert found["options"]["problems"] == 2 and not found["ratios"]
+    assert found["parity"]["ours float32"]["0"]["elite_overlap"] == 1
+
+
 def test_random_models_listen_to_their_actions(bench, sizes, tmp_path):
     """A benchmark model whose costs ignored the candidates would prove no parity."""
     path = bench.random_bundle(tmp_path / "random.gguf", sizes)
@@ -101,7 +124,9 @@ def test_random_models_listen_to_their_actions(bench, sizes, tmp_path):
     assert costs.std() > 0.01 * costs.mean(), costs
 
 
-def test_agreement_sees_differences_orders_and_elites(bench):
+def test_agreement_sees_differences_orders_and_elites(monkeypatch):
+    monkeypatch.syspath_prepend(FOLDER)
+    bench = importlib.import_module("lewm_parity")
     reference = torch.arange(1.0, 101).reshape(2, 50)
     same = bench.agreement(reference, reference.clone(), 5)
     assert same["max_relative_difference"] == 0
