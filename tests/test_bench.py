@@ -20,7 +20,7 @@ from jepa_wm.experiments.bench_cells import plan_cells
 from jepa_wm.experiments.bench_folder import open_folder
 from jepa_wm.experiments.bench_records import read_records, read_results
 from jepa_wm.experiments.parts import forget_parts
-from jepa_wm.experiments.shards import Shard, run_shard
+from jepa_wm.experiments.shards import Ran, Shard, run_shard
 from jepa_wm.experiments.workers import JobQueue, RayWorkers, attempt
 
 from bundle.tiny import TINY_LEWM, random_tensors  # isort: skip
@@ -344,6 +344,15 @@ def test_an_episode_that_is_another_when_filmed_is_a_failure(model, tmp_path):
     (result,) = read_results(tmp_path)
     assert "was another when it was run again" in result.failure
     assert not (result.folder / "episodes").exists()
+    # a GPU rounds by the batch: there only how it ended must be the same
+    shard = Shard(options=cells[0].options, policy="planner", ids=(0, 1), is_filmed=True)
+    ran = run_shard(shard)
+    elsewhere = replace(cells[0], options=cells[0].options | {"device": "cuda"})
+    bench = Bench([elsewhere], tmp_path)
+    other = replace(ran.records[1], success=not ran.records[1].success)
+    bench._keep_film(cells[0].cell.id, Ran([ran.records[0], other], ran.episodes))
+    names = [path.name for path in sorted((result.folder / "episodes").iterdir())]
+    assert names == ["episode_0000.json", "episode_0000.npz"] and bench.failures == {}
 
 
 def test_help_lists_the_options(tmp_path):

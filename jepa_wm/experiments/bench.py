@@ -109,13 +109,22 @@ class Bench:
         ]
 
     def _keep_film(self, cell: str, ran: Ran) -> None:
-        """Keep filmed episodes; each must be what it was the first time."""
+        """Keep filmed episodes; on a CPU each must be what it was the first time.
+
+        A GPU rounds by the size of a batch: there a film need only end as its record does.
+        """
         known = {record.id: record for record in self.records(cell)}
+        (device,) = {one.options["device"] for one in self.planned if one.cell.id == cell}
         for record, episode in zip(ran.records, ran.episodes, strict=True):
-            if _timeless(record) != _timeless(known[record.id]):
+            first = known[record.id]
+            if device == "cpu" and _timeless(record) != _timeless(first):
                 self._note(cell, f"episode {record.id} was another when it was run again")
-                continue
-            save_episode(episode, self.folder(cell) / "episodes")
+            elif record.success == first.success:
+                save_episode(episode, self.folder(cell) / "episodes")
+            else:
+                tqdm.write(
+                    f"no film   {cell}: episode {record.id} ended otherwise", file=sys.stderr
+                )
 
     def _write_precision(self, wanted: Sequence[Pair], priced: Mapping[str, Priced]) -> None:
         keys = [(one, _key(one.probe.options), _key(one.reference.options)) for one in wanted]
