@@ -239,10 +239,14 @@ def most_samples(node: Mapping[str, Any]) -> int | None:
 
 
 def fitted(planner: Planner, codec: Codec) -> Planner:
-    """Tell a planner of choices how many there are, where its settings leave that open."""
-    if not isinstance(codec, ActionCodec) and getattr(planner, "choices", ()) is None:
-        return replace(planner, choices=codec.choices)  # type: ignore[type-var]
-    return planner
+    """Tell a planner what its settings leave open: the choices there are, the steps in a block."""
+    changes: dict[str, Any] = {}
+    if isinstance(codec, ActionCodec):
+        if getattr(planner, "noise_block", 0) is None:
+            changes["noise_block"] = codec.block
+    elif getattr(planner, "choices", ()) is None:
+        changes["choices"] = codec.choices
+    return replace(planner, **changes) if changes else planner  # type: ignore[type-var]
 
 
 def _limits(options: dict[str, Any], codec: Codec) -> Any:

@@ -27,7 +27,8 @@ class ICEM(CEM):
         noise_beta: Exponent of the spectrum, >= 0; 0 is white, 2 to 4 is smooth.
         noise_block: Steps of time in one planner step: the noise runs through H x ``noise_block``
             steps of A / ``noise_block`` numbers. 1 colours over planner steps, each solver
-            dimension for itself; the action block colours over the environment's own steps.
+            dimension for itself; the action block colours over the environment's own steps. None
+            lets the control loop fill in the action block, and is 1 where nobody does.
         decay: Population decay from round to round, >= 1.
         keep: Fraction of the elites that is kept, in [0, 1].
         pad: The last blocks of a shifted mean: ``zero``, or ``last`` to repeat its last block.
@@ -38,7 +39,7 @@ class ICEM(CEM):
     """
 
     noise_beta: float
-    noise_block: int
+    noise_block: int | None
     decay: float
     keep: float
     pad: str
@@ -51,7 +52,7 @@ class ICEM(CEM):
             *number_faults(values, ("noise_beta",), least=0.0),
             *number_faults(values, ("decay",), least=1.0),
             *number_faults(values, ("keep",), least=0.0),
-            *count_faults(values, ("noise_block",)),
+            *count_faults(values, () if self.noise_block is None else ("noise_block",)),
             *choice_faults(values, {"pad": ("zero", "last")}),
         ]
         return faults if faults else self._misfits()
@@ -72,7 +73,7 @@ class ICEM(CEM):
         Raises:
             ValueError: also where the action is no whole number of ``noise_block`` steps.
         """
-        if action_dim % self.noise_block:
+        if action_dim % (self.noise_block or 1):
             raise ValueError(
                 f"noise_block={self.noise_block} does not divide the solver action, {action_dim}"
             )
@@ -113,6 +114,6 @@ class ICEM(CEM):
         """Draw coloured noise [B,S,H,A]."""
         noise = super()._noise(mean, generators, count)
         B, S, H, A = noise.shape
-        steps = self.noise_block
+        steps = self.noise_block or 1
         time_last = noise.view(B, S, H * steps, A // steps).transpose(2, 3)
         return coloured(time_last, self.noise_beta).transpose(2, 3).reshape(B, S, H, A)

@@ -9,6 +9,7 @@ import torch
 from jepa_wm.control.actions import ActionCodec
 from jepa_wm.control.interfaces import Plan, Scored
 from jepa_wm.control.memory import select_plan
+from jepa_wm.experiments.setup import fitted
 from jepa_wm.launch import preset
 from jepa_wm.planners.noise import coloured
 
@@ -82,6 +83,16 @@ def test_candidates_are_smooth_over_the_planner_steps_or_over_the_time_within():
 def test_a_block_that_does_not_divide_the_action_is_refused():
     with pytest.raises(ValueError, match="noise_block=3 does not divide the solver action, 4"):
         icem(noise_block=3).start(1, 4, CPU)
+
+
+def test_the_block_is_the_action_block_of_the_model_unless_given():
+    codec = ActionCodec(block=5, mean=[0.0, 0.0], std=[1, 1], low=[-9, -9], high=[9, 9])
+    left_open = preset("planner", "icem")
+    assert left_open.noise_block is None
+    assert fitted(left_open, codec) == replace(left_open, noise_block=5)
+    given = replace(left_open, noise_block=1)
+    assert fitted(given, codec) == given
+    assert fitted(preset("planner", "cem"), codec) == preset("planner", "cem")
 
 
 # --- populations and elites ----------------------------------------------------------------------
