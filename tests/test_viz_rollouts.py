@@ -68,6 +68,14 @@ def test_a_strip_has_a_row_of_frames_for_each_source():
     assert [one.get_xlabel() for one in axes[3:]] == ["d = 1", "d = 2", "d = 3"]
 
 
+def test_a_long_note_stays_within_a_narrow_figure():
+    figure = strip([Row(label="true", pictures=FRAMES)], HEADS, "word " * 60)
+    drawn(figure)
+    (note,) = [text for text in figure.texts if "word" in text.get_text()]
+    box = note.get_window_extent()
+    assert 0 <= box.x0 and box.x1 <= figure.bbox.x1 and note.get_text().count("word") == 60
+
+
 def test_outlines_land_on_the_pixels_they_name():
     """A quarter of the way across and half of the way down a frame of 12 x 8 pixels."""
     curve = np.array([[0.25, 0.5], [0.5, 0.5]])

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from textwrap import fill
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -23,6 +24,7 @@ from jepa_wm.viz.style import (
 COLOURS = {"encoded": BLUE, "predicted": ORANGE, "nothing predicted": GREY, "true": GREEN}
 """What each path is drawn in, in every picture of a rollout."""
 _DASHES = {"nothing predicted": ":", "predicted": "--"}  # told apart without colour as well
+_LETTERS = 15  # of a note in an inch
 _MARKS = {"encoded": "o", "predicted": "s", "nothing predicted": "^"}
 
 
@@ -78,7 +80,8 @@ def fans(panels: Sequence[Fan], steps: np.ndarray, note: str = "") -> Figure:
 
 
 def finish_note(figure: Figure, note: str) -> None:
-    """Write a line below a figure, above its legend where it has one."""
+    """Write below a figure, above its legend where it has one, in lines as wide as the figure."""
+    note = fill(note, int(_LETTERS * figure.get_figwidth()))
     if note and figure.legends:
         figure.legends[0].set_title(note)
         figure.legends[0].get_title().set(color=MUTED, fontsize=7.5)
