@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import torch
-from performance_table import FOLDER, README, RESULTS, load, table, write
+from performance_table import FOLDER, README, RESULTS, check, load, table, write
 from timing import positive
 
 from jepa_wm.runtime import command
@@ -41,7 +41,7 @@ class Job:
         name: Of its result.
         script: File, relative to this folder.
         options: Its options.
-        quick: Those that make it short.
+        quick: More, which make it short.
         takes: Which of ``threads``, ``vjepa2`` it takes too.
         needs_cuda: Whether it is left out without a CUDA device.
     """
@@ -69,7 +69,7 @@ JOBS = (
     Job("lewm_batch", "lewm_solve.py",
         ("--problems=8", "--rounds=3", "--iterations=10", "--sets=1"), ("--problems=2", "--quick")),
     Job("lewm_cuda", "lewm_solve.py", ("--problems=50", "--device=cuda", "--rounds=5"),
-        ("--problems=2", "--device=cuda", "--quick"), needs_cuda=True),
+        ("--problems=2", "--quick"), needs_cuda=True),
 )  # fmt: skip
 
 
@@ -79,7 +79,7 @@ class FailedError(Exception):
 
 def command_of(job: Job, args: argparse.Namespace) -> list[str]:
     """Return a script's command line."""
-    words = [args.peers, str(FOLDER / job.script), *(job.quick if args.quick else job.options)]
+    words = [args.peers, str(FOLDER / job.script), *job.options, *(job.quick if args.quick else ())]
     for name in job.takes:
         value = getattr(args, name)
         if value is not None:
@@ -194,6 +194,8 @@ def parse(argv: Sequence[str] | None, jobs: Sequence[Job]) -> argparse.Namespace
     args = parser.parse_args(argv)
     if args.results is None and not args.quick:
         args.results = RESULTS
+    if args.results is not None:  # what would fail after an hour fails now
+        check(args.readme)
     return args
 
 

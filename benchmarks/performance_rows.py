@@ -1,7 +1,7 @@
 """The rows of the README's performance table: what is read from which script, and what is asked."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 NO_CUDA = "no CUDA device at hand"
@@ -81,9 +81,18 @@ def solve(mine: str, theirs: str = "float32", problems: int = 1) -> Callable[[An
         if f"peer {theirs}" not in solves:
             raise NotMeasuredError("peer not installed")
         ratio = found["ratios"][f"peer {theirs} / ours {mine}"]
-        return paired(ratio, solves[f"ours {mine}"], solves[f"peer {theirs}"], problems)
+        reading = paired(ratio, solves[f"ours {mine}"], solves[f"peer {theirs}"], problems)
+        return replace(reading, ours=f"{reading.ours}, {agreement(found['parity'], mine)}")
 
     return read
+
+
+def agreement(parity: Any, mine: str) -> str:
+    """Write how far costs, or elites in lower precision, are those of the peer in float32."""
+    stages = parity[f"ours {mine}"].values()
+    if mine.startswith("float32"):
+        return f"costs within {max(one['max_relative_difference'] for one in stages):.0e}"
+    return f"{min(one['elite_overlap'] for one in stages):.0%} of its elites"
 
 
 def own_solve(planner: str) -> Callable[[Any], Reading]:

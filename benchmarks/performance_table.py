@@ -118,6 +118,14 @@ def load(path: Path) -> dict[str, Any]:
     return found
 
 
+def check(readme: Path) -> None:
+    """Refuse a README that is not there or has no place for the table."""
+    try:
+        put(readme.read_text(), "", MARKS)
+    except OSError as error:
+        raise SystemExit(f"error: {error}") from error
+
+
 def write(results: Mapping[str, Any], readme: Path = README) -> None:
     """Put the table into the README."""
     readme.write_text(put(readme.read_text(), table(results), MARKS))

@@ -99,6 +99,17 @@ def test_quick_figures_are_not_kept(alle, files, tmp_path, monkeypatch):
     assert not files[0].exists() and files[1].read_text() == before
 
 
+def test_quick_options_come_after_a_scripts_own(alle):
+    args = alle.parse(["--quick", "--threads=3", "--peers=python"], alle.JOBS)
+    jobs = {job.name: job for job in alle.JOBS}
+    assert alle.command_of(jobs["lewm_bundle"], args)[2:] == [
+        "--model", "lewm.gguf", "--quick", "--threads", "3",
+    ]  # fmt: skip
+    args = alle.parse(["--vjepa2=here"], alle.JOBS)
+    assert alle.command_of(jobs["ac_rollout"], args)[-2:] == ["--vjepa2", "here"]
+    assert "--quick" not in alle.command_of(jobs["threads"], args)
+
+
 def test_names_and_interpreters_that_are_not_there(alle, files, tmp_path, capsys):
     with pytest.raises(SystemExit):
         alle.main([*given(files), "--only", "nothing"])
@@ -150,10 +161,15 @@ def test_more_times_as_fast_is_better_and_more_seconds_are_worse(written, wanted
 def test_a_ratio_is_told_with_its_range_and_its_peer(written, rows):
     solves = {"ours float32": {"median": 8.0}, "peer float32": {"median": 16.0}}
     ratio = {"median": 2.0, "low": 1.9, "high": 2.2, "cpu": 2.1}
-    figures = {"solves": solves, "ratios": {"peer float32 / ours float32": ratio}}
+    stages = {"0": {"max_relative_difference": 2e-7}, "2": {"max_relative_difference": 6e-7}}
+    figures = {
+        "solves": solves, "ratios": {"peer float32 / ours float32": ratio},
+        "parity": {"ours float32": stages},
+    }  # fmt: skip
     row = rows.Row("s", "what", "peer", rows.solve("float32", problems=8), "1.5x", "2.2x")
     assert written.line(row, {"s": {"figures": figures}}) == (
-        "| what | peer: 2.00 s | 1.00 s | 2.00x (1.90-2.20); 2.10x | 1.5x | 2.2x, **short** |\n"
+        "| what | peer: 2.00 s | 1.00 s, costs within 6e-07 | 2.00x (1.90-2.20); 2.10x | 1.5x "
+        "| 2.2x, **short** |\n"
     )
     slow = rows.Row("s", "what", "peer", rows.solve("bfloat16"), "1.5x", "2.2x")
     assert "no bfloat16 in hardware" in written.line(slow, {"s": {"figures": figures}})
@@ -166,10 +182,14 @@ def test_every_row_is_of_a_script_that_is_run(alle, rows):
     assert all((FOLDER / job.script).is_file() for job in alle.JOBS)
 
 
-def test_a_readme_without_marks_is_refused(alle, files, tmp_path):
+def test_a_readme_without_a_place_is_refused_before_anything_runs(alle, files, tmp_path, capsys):
     files[1].write_text("nothing")
     with pytest.raises(SystemExit, match="no marks"):
-        alle.main(given(files), forged(alle, tmp_path)[2:])
+        alle.main(given(files), forged(alle, tmp_path))
+    files[1].unlink()
+    with pytest.raises(SystemExit, match=r"No such file.*README\.md"):
+        alle.main(given(files), forged(alle, tmp_path))
+    assert capsys.readouterr().out == ""
 
 
 def test_the_readme_has_what_the_results_say(written):
