@@ -200,7 +200,7 @@ def test_files_that_hold_no_actions_are_refused(array, words, tmp_path):
         read_actions(str(tmp_path / "a.npy"), *BOX, 5)
 
 
-@pytest.mark.parametrize(("rollouts", "counts"), [(1, (1, 2)), (9, (9, 1)), (99, (16, 1))])
+@pytest.mark.parametrize(("rollouts", "counts"), [(1, (1, 2)), (9, (8, 2)), (99, (8, 2))])
 def test_a_short_recording_is_shared_between_rollouts_and_bank(rollouts, counts):
     """The example has 3 episodes of 8 steps; no frame of the bank is of an episode imagined."""
     given = options("env=recorded", f"rollouts={rollouts}")
@@ -210,6 +210,21 @@ def test_a_short_recording_is_shared_between_rollouts_and_bank(rollouts, counts)
     assert not any(episode.tobytes() in every for episode in others)
     with pytest.raises(ConfigError, match="play gives"):
         record_play(given | {"show": rollouts}, 125)
+
+
+def test_a_recording_of_two_episodes_leaves_none_to_score_a_probe_on(
+    monkeypatch, capsys, tmp_path, arm
+):
+    poses = np.zeros((2, 4, 7)) + 0.01 * np.arange(8).reshape(2, 4, 1)
+    frames = np.random.default_rng(0).integers(0, 255, (2, 4, 32, 48, 3), dtype=np.uint8)
+    np.savez(tmp_path / "two.npz", observations=frames, states=poses)
+    run(monkeypatch, "env=recorded", f"file={tmp_path / 'two.npz'}", f"model={arm()}", "bank=8",
+        f"out={tmp_path / 'out'}")  # fmt: skip
+    said = capsys.readouterr().out
+    assert "probe     none: the bank is of one episode" in said and "3 rollouts" in said
+    found = json.loads((tmp_path / "out" / "rollout.json").read_text())
+    assert found["probe_r2"] == {} and found["random_pair"] is None and found["bank"] == 4
+    assert not (tmp_path / "out" / "readings.pdf").exists()
 
 
 def test_the_command_with_the_simulator_as_the_model(monkeypatch, capsys, tmp_path):

@@ -73,7 +73,7 @@ def record_play(options: dict[str, Any], others: int) -> tuple[tuple[Floats, Act
     distinct = np.unique(found)
     if len(distinct) < 2:
         raise ConfigError("play is one episode: there are no others to take a bank of frames from")
-    spare = distinct[count if len(distinct) > count else -(-len(distinct) // 2) :]
+    spare = distinct[count if len(distinct) > count else len(distinct) // 2 :]
     rows = np.flatnonzero(~np.isin(found, spare))[:count]
     if options["show"] >= len(rows):
         raise ConfigError(f"show={options['show']}: play gives {len(rows)} rollouts")

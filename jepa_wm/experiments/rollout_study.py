@@ -83,7 +83,7 @@ def make_probe(options: dict[str, Any], bank: Bank) -> LinearProbe | None:
              "turns": int(bool(one.get("wraps")))}
             for one in options["task"].get("targets") or ()
         ]  # fmt: skip
-    if not reads:
+    if not reads or len(np.unique(bank.episodes)) < 2:  # nothing to read, or to score it on
         return None
     readings = make_readings(reads, bank.states.shape[1])
     return fit_probe(bank.z, bank.states, bank.episodes, readings)
@@ -106,6 +106,11 @@ def study(options: dict[str, Any], brain: Brain, observer: Observer) -> Study:
         f"true frame(s), {len(imagined.states)} rollouts",
         "bank": f"{len(bank.z)} real frames of {len(set(bank.episodes.tolist()))} other episodes",
     }
+    if probe is None:
+        why = (
+            "the bank is of one episode" if bank.episodes.max() == 0 else "nothing to read is named"
+        )
+        said["probe"] = f"none: {why}"
     return Study(
         options=options,
         about=brain.about,
