@@ -192,6 +192,59 @@ def test_a_list_of_another_environment_is_refused(run, words, tmp_path):
     assert all(word in str(refusal.value) for word in words), refusal.value
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"seed": "x"}, "seed is 'x'"),
+        ({"seed": 1.5}, "seed is 1.5"),
+        ({"goal_offset": -5}, "goal_offset is -5"),
+        ({"goal": 5}, "goal is 5"),
+        ({"replaced": -1}, "replaced is -1"),
+        ({"action_size": "2"}, "action_size is '2'"),
+        ({"environment": {}}, "'id'"),
+        ({"environment": []}, r"environment is \[\]"),
+        ({"id": 10**30}, "too large"),
+        ({"id": 0.5}, "id is 0.5"),
+        ({"id": True}, "id is True"),
+    ],
+)
+def test_what_a_list_tells_of_itself_is_checked(change, words, tmp_path):
+    _, _, segments, protocol = case_of()
+    path = write_episode_list(tmp_path / "list.json", protocol, segments)
+    document = json.loads(path.read_text())
+    for key, value in change.items():
+        (document["episodes"][0] if key == "id" else document)[key] = value
+    document["hash"] = content_hash(document["episodes"])
+    path.write_text(json.dumps(document))
+    with pytest.raises(ConfigError, match=f"not a list of episodes.*{words}"):
+        read_episode_list(path)
+
+
+@pytest.mark.parametrize("key", ["start", "goal"])
+def test_a_state_that_no_episode_can_have_is_refused_by_its_episode(key, tmp_path):
+    _, _, segments, protocol = case_of("env=tworoom")
+    path = write_episode_list(tmp_path / "list.json", protocol, segments)
+    document = json.loads(path.read_text())
+    document["episodes"][1][key] = [-500.0, 3.0]
+    document["hash"] = content_hash(document["episodes"])
+    path.write_text(json.dumps(document))
+    with pytest.raises(ConfigError, match=r"list\.json: episode 1: .*-500"):
+        case_of("env=tworoom", f"episode_list={path}")
+
+
+@pytest.mark.parametrize("goal", ["play", "env"])
+@pytest.mark.parametrize("name", ["pusht", "tworoom", "wall", "maze", "reach"])
+def test_a_goal_picture_is_what_its_episode_shows_there(name, goal):
+    """However many episodes are drawn beside it."""
+    options, env, segments, _ = case_of(
+        f"env={name}", f"goal={goal}", "env.draw_goal=goal", "env.render_size=64", "episodes=3"
+    )
+    tasks = make_tasks(options, env.unwrapped, segments, False)
+    for task, state in zip(tasks, segments.goals, strict=True):
+        seen, _ = env.reset(seed=0, options={"state": state, "goal_state": state})
+        assert np.array_equal(task.goal, seen), task.id
+
+
 # Starts that are solved
 
 

@@ -22,7 +22,7 @@ LARGEST = 256 << 20  # bytes of a file that is read
 LOOKS = ("observation", "render_size", "draw_goal", "draw_contacts", "success")
 """Settings of an environment in which a list's user may differ from its maker: what is seen and
 what counts, not what moves how."""
-_TOLD = ("goal", "goal_offset", "seed")
+_TOLD = {"goal": str, "goal_offset": int, "seed": int}
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,21 +103,32 @@ def read_episode_list(path: Path) -> EpisodeList:
                 f"episode_list={path}: its hash is {content_hash(rows)[:12]}, it says "
                 f"{str(document['hash'])[:12]}: the episodes were changed"
             )
-        options = {name: document[name] for name in _TOLD} | {"episodes": len(rows)}
-        segments = _segments(rows, int(document["action_size"]), int(document["replaced"]))
-        return EpisodeList(path, dict(document["environment"]), options, segments)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        options = {name: _plain(document, name, kind) for name, kind in _TOLD.items()}
+        size, replaced = (_plain(document, name, int) for name in ("action_size", "replaced"))
+        _plain(_plain(document, "environment", dict), "id", str)
+        segments = _segments(rows, size, replaced)
+        options["episodes"] = len(rows)
+        return EpisodeList(path, document["environment"], options, segments)
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise ConfigError(
             f"episode_list={path}: not a list of episodes, as written into a run's folder ({error})"
         ) from error
+
+
+def _plain(values: Mapping[str, Any], name: str, kind: type) -> Any:
+    """Return an entry of the right kind; a whole number is none below 0."""
+    value = values[name]
+    if type(value) is not kind or (kind is int and value < 0):
+        raise ValueError(f"{name} is {repr(value)[:40]}")
+    return value
 
 
 def _segments(rows: list[Mapping[str, Any]], action_size: int, replaced: int) -> Segments:
     """Turn plain rows into arrays; ids must be unique, numbers finite, shapes equal."""
     if not rows:
         raise ValueError("no episodes")
-    ids = [int(row["id"]) for row in rows]
-    if len(set(ids)) < len(ids) or min(ids) < 0:
+    ids = [_plain(row, "id", int) for row in rows]
+    if len(set(ids)) < len(ids):
         raise ValueError("ids are not unique")
     starts, goals = (_finite(rows, key) for key in ("start", "goal"))
     actions = _finite(rows, "actions")

@@ -12,7 +12,7 @@ import gymnasium
 import numpy as np
 
 from jepa_wm.control.episode import Rules
-from jepa_wm.control.episode_list import read_episode_list
+from jepa_wm.control.episode_list import EpisodeList, read_episode_list
 from jepa_wm.control.protocol import PLAY_SEED, Segments, cut_segments, environment_of
 from jepa_wm.errors import ConfigError
 from jepa_wm.experiments.goals import GOALS
@@ -102,6 +102,7 @@ def make_segments(options: dict[str, Any], env: gymnasium.Env) -> Segments:
         listed = read_episode_list(_list_path(options))
         size = np.asarray(env.reset(seed=0)[1][state]).size
         listed.check(environment_of(options, env), size)
+        _check_states(listed, env)
         return listed.segments
     if not options.get("replace_presolved"):
         return _draw(options, env, count)
@@ -151,6 +152,17 @@ def _draw(options: Mapping[str, Any], env: gymnasium.Env, count: int) -> Segment
     starts, goals = (np.stack([info[key] for info in drawn]) for key in ("state", "goal_state"))
     actions = np.zeros((count, 0, *(env.action_space.shape or ())), np.float32)
     return Segments(starts, goals, actions)
+
+
+def _check_states(listed: EpisodeList, env: gymnasium.Env) -> None:
+    """Refuse a list with a state that the environment does not take."""
+    found = listed.segments
+    for index, start, goal in zip(found.names, found.starts, found.goals, strict=True):
+        try:
+            env.reset(seed=0, options={"state": start, "goal_state": goal})
+        except ValueError as error:
+            told = " ".join(str(error).split())
+            raise ConfigError(f"episode_list={listed.path}: episode {index}: {told}") from error
 
 
 def _is_presolved(options: Mapping[str, Any], env: gymnasium.Env, one: Segments) -> bool:

@@ -6,6 +6,7 @@ Options are the plain values of ``conf/plan.yaml``; nothing here prints or write
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -268,12 +269,20 @@ def make_tasks(
     """
     seed, planner_seed = options["seed"], options.get("planner_seed")
     if options["goal"] in GOALS:
-        tasks = segment_tasks(segments, seed, env.render_state, from_states, planner_seed)
+        camera = partial(_goal_picture, env)
+        tasks = segment_tasks(segments, seed, camera, from_states, planner_seed)
         return _with_proprio(tasks, env, options["task"].get("proprio"))
     if from_states:
         raise ConfigError(f"model={options['model']} needs a goal state: goal=play or goal=env")
     picture = read_goal(options["goal"], env.render_state(segments.starts[0]))
     return picture_tasks(segments, seed, picture, planner_seed)
+
+
+def _goal_picture(env: Any, goal: np.ndarray) -> np.ndarray:
+    """Draw a goal state as its own episode shows it: a mark of the goal lies where it will lie."""
+    if hasattr(env, "set_goal"):  # a recording marks none
+        env.set_goal(goal)
+    return env.render_state(goal)
 
 
 def _with_proprio(tasks: Sequence[Task], env: Any, key: str | None) -> list[Task]:
