@@ -27,6 +27,8 @@ def save_figures(folder: Path, one: Comparison, suffix: str = "") -> list[Pictur
     pictures = []
     for name, figure, caption in _figures(one):
         path = folder / f"{name}{suffix}.png"
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")  # laid out now, once for both files
         figure.savefig(path, dpi=150)
         figure.savefig(path.with_suffix(".svg"))
         pictures.append(Picture(path, caption))

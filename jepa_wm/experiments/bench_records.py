@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from jepa_wm.errors import ConfigError
 
@@ -100,6 +100,18 @@ class CellResult:
     folder: Path
 
 
+CELL = {
+    "id": str, "axes": dict, "options": dict, "protocol": dict, "model": dict, "preset": dict,
+    "versions": dict, "machine": dict,
+}  # fmt: skip
+RECORD = {
+    "id": int, "success": bool, "presolved": bool, "steps": int, "decisions": int,
+    "evaluations": int, "final": dict, "seconds": dict, "mean_cost": list, "best_cost": list,
+    "mean_cost_fp32": list, "best_cost_fp32": list, "peak_memory": int,
+}  # fmt: skip
+T = TypeVar("T")
+
+
 def write_cell(cell: Cell, out: Path) -> Path:
     """Write ``cell.json`` of a cell; return its folder."""
     folder = out / "cells" / cell.id
@@ -115,7 +127,7 @@ def read_cell(path: Path) -> Cell:
         ConfigError: it is none.
     """
     try:
-        return Cell(**json.loads(path.read_text(encoding="utf-8")))
+        return _checked(Cell(**json.loads(path.read_text(encoding="utf-8"))), CELL)
     except (ValueError, TypeError) as error:
         raise ConfigError(f"{path} is no cell of a benchmark: {error}") from error
 
@@ -137,7 +149,7 @@ def read_records(folder: Path) -> list[EpisodeRecord]:
     found: dict[int, EpisodeRecord] = {}
     for number, line in enumerate(lines, start=1):
         try:
-            record = EpisodeRecord(**json.loads(line))
+            record = _checked(EpisodeRecord(**json.loads(line)), RECORD)
         except (ValueError, TypeError) as error:
             if number == len(lines) and not line.endswith("\n"):
                 break
@@ -159,3 +171,15 @@ def read_results(out: Path) -> list[CellResult]:
             )
         )
     return results
+
+
+def _checked(value: T, kinds: Mapping[str, type]) -> T:
+    """Return what was read if its fields are of their kinds.
+
+    Raises:
+        TypeError: one is not.
+    """
+    for name, kind in kinds.items():
+        if type(getattr(value, name)) is not kind:
+            raise TypeError(f"{name}={getattr(value, name)!r} must be of kind {kind.__name__}")
+    return value

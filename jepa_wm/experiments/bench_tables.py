@@ -49,7 +49,8 @@ def success_table(one: Comparison) -> Table:
     ]
     if one.front:
         notes.append(
-            "*: Pareto front, nobody else is better in success or ms without being worse in the other."
+            "*: Pareto front, nobody else is better in success or ms without being worse in the "
+            "other."
         )
     if any(who.presolved for who in one.found):
         notes.append("Presolved episodes start at their goal and are in no rate.")

@@ -182,7 +182,8 @@ def success_against_price(rates: Mapping[str, Rate], prices: Sequence[Price]) ->
             axes.step(*zip(*best, strict=True), where="post", color=MUTED, linewidth=1, ls=":")
         finish_log_axis(axes, price.values.values())
         finish_axes(axes, x=price.label)
-    panels[0].set_ylim(0, 1)
+    panels[0].set_ylim(0, 1.06)  # room for a ring
+    panels[0].set_yticks(np.linspace(0, 1, 6))
     panels[0].yaxis.set_major_formatter(Percent)
     finish_axes(panels[0], title="Success and its price", x=prices[0].label, y="success rate (%)")
     handles: dict[str, Artist] = {
@@ -218,7 +219,7 @@ def paired_matrix(
             axes.text(x, y, f"{points}\np {_p(p)}", ha="center", va="center", fontsize=7,
                       color=INK, fontweight="bold" if p < SIGNIFICANT else "normal")  # fmt: skip
     most = max([10.0, *np.abs(values[np.isfinite(values)])])
-    image = axes.imshow(values, cmap="PuOr", vmin=-1.6 * most, vmax=1.6 * most, aspect="auto")
+    image = axes.imshow(values, cmap="PuOr", vmin=-2.2 * most, vmax=2.2 * most, aspect="auto")
     axes.set_xticks(range(size), [wrapped(n, 20) for n in names], rotation=40, ha="right",
                     rotation_mode="anchor")  # fmt: skip
     axes.set_yticks(range(size), [wrapped(name) for name in names])

@@ -18,7 +18,7 @@ LINES, MARKERS = ("-", "--", ":", "-."), "osD^v"
 WRAP = 34  # characters of a name on one line
 LINE = 0.14  # inches, of text of 8 points
 MARGIN = 1.7  # of a log axis, so that it shows at least one number
-SIDE = 4.0  # points between two markers at one place
+SIDE = 5.0  # points between two markers at one place
 Look = tuple[str, str, str]
 """Colour, line style, marker."""
 
@@ -26,7 +26,7 @@ Look = tuple[str, str, str]
 def wrapped(name: str, width: int = WRAP) -> str:
     """Break a name into lines, between words or where it must be; nothing in it is markup."""
     lines = [""]
-    for word in name.split(" "):
+    for word in "".join(sign if sign.isprintable() else " " for sign in name).split():
         rest = word
         while len(rest) > width:
             lines[-1:] = [lines[-1], rest[:width]] if lines[-1] else [rest[:width]]
