@@ -1,5 +1,10 @@
 """A tiny random bundle for every family, through the real writer; other tests start from these."""
 
+import os
+
+# before anything loads torch: test processes side by side, and the commands they start, share cores
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import pytest
 from bundle.tiny import TINY_LEWM, random_tensors
 
