@@ -19,7 +19,7 @@ BOX = (torch.full((4,), -1.0), torch.full((4,), 1.0))
 
 
 def icem(**changes):
-    return replace(preset("planner", "icem"), **{"noise_block": 1, **changes})
+    return replace(preset("planner", "icem"), **{"noise_block": 1, "init_std": 1.0, **changes})
 
 
 def generators(seeds):
