@@ -119,7 +119,10 @@ def encoder(prefix: str, dtype: str) -> Callable[[Any], Reading]:
     """Read an encoder against transformers."""
 
     def read(found: Any) -> Reading:
-        (case,) = (rows for name, rows in found["encoders"].items() if name.startswith(prefix))
+        names = [name for name in found["encoders"] if name.startswith(prefix)]
+        if not names:
+            raise NotMeasuredError("not measured")
+        case = found["encoders"][names[0]]
         return paired(case[dtype]["ratio"], case[dtype]["ours"], case[dtype]["transformers"])
 
     return read

@@ -173,6 +173,8 @@ def test_a_ratio_is_told_with_its_range_and_its_peer(written, rows):
     )
     slow = rows.Row("s", "what", "peer", rows.solve("bfloat16"), "1.5x", "2.2x")
     assert "no bfloat16 in hardware" in written.line(slow, {"s": {"figures": figures}})
+    tiny = rows.Row("s", "what", "peer", rows.encoder("vjepa2", "float32"))
+    assert "| not measured |" in written.line(tiny, {"s": {"figures": {"encoders": {"tiny": {}}}}})
     assert "not measured (no 'solves')" in written.line(row, {"s": {"figures": {}}})
 
 
