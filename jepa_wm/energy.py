@@ -9,21 +9,18 @@ import json
 import sys
 from typing import Any
 
-import torch
-
 from jepa_wm.errors import ConfigError
 from jepa_wm.experiments.landscapes import check_energy, draw_energy, lines, measure_energy
 from jepa_wm.experiments.report import new_folder
 from jepa_wm.experiments.setup import chunk_of, load_brain, make_agent, make_segments, make_tasks
 from jepa_wm.launch import build, launch
-from jepa_wm.runtime import resolve_device, resolve_dtype
+from jepa_wm.runtime import resolve_device, resolve_dtype, use_threads
 
 
 def main(options: dict[str, Any]) -> None:
     """Load, survey, draw."""
     check_energy(options)
-    if options["threads"] is not None:
-        torch.set_num_threads(int(options["threads"]))
+    use_threads(options["threads"])
     device = resolve_device(str(options["device"]))
     env = build(options["env"], "env").unwrapped
     dtype = resolve_dtype(str(options["dtype"]), device)

@@ -228,6 +228,10 @@ def launch(main: Callable[[dict[str, Any]], None], config_name: str) -> None:
             found = [_plain(*one) for one in job.single]
         except (HydraException, OmegaConfBaseException) as error:
             raise _refusal(error, config_name, sys.argv[1:]) from error
+        except ValueError as error:
+            if "Config group override" not in str(error):  # Hydra's own, of group=null or =3
+                raise
+            raise _refusal(error, config_name, sys.argv[1:]) from error
         for options in found:
             main(options)
 

@@ -31,7 +31,7 @@ from jepa_wm.experiments.setup import (
     simulator_brain,
 )
 from jepa_wm.launch import build, launch
-from jepa_wm.runtime import resolve_device, resolve_dtype
+from jepa_wm.runtime import resolve_device, resolve_dtype, use_threads
 from jepa_wm.viz.video import require_video
 
 
@@ -77,8 +77,7 @@ def main(options: dict[str, Any]) -> None:
     options = settle_goals(options)
     check(options)
     options = settle_protocol(options)
-    if options["threads"] is not None:
-        torch.set_num_threads(int(options["threads"]))
+    use_threads(options["threads"])
     device = resolve_device(str(options["device"]))
     dtype = resolve_dtype(str(options["dtype"]), device)
     env = build(options["env"], "env")

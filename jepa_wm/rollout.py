@@ -9,8 +9,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from jepa_wm.errors import ConfigError
 from jepa_wm.experiments.decoding import keep_painter
 from jepa_wm.experiments.observer import Observer
@@ -21,9 +19,10 @@ from jepa_wm.experiments.rollout_study import study
 from jepa_wm.experiments.rollouts import DISTANCES
 from jepa_wm.experiments.setup import load_brain
 from jepa_wm.launch import build, launch
-from jepa_wm.runtime import resolve_device, resolve_dtype
+from jepa_wm.runtime import resolve_device, resolve_dtype, use_threads
 
-_LEAST = {"rollouts": 1, "show": 0, "history": 1, "bank": 8, "nearest": 1, "columns": 2, "seed": 0}
+_LEAST = {"rollouts": 1, "show": 0, "history": 1, "bank": 8, "nearest": 1, "columns": 2, "seed": 0,
+          "goal_offset": 1}  # fmt: skip
 
 
 def check(options: dict[str, Any]) -> None:
@@ -64,8 +63,7 @@ def _number_faults(options: dict[str, Any]) -> list[str]:
 def main(options: dict[str, Any]) -> None:
     """Load, imagine, report."""
     check(options)
-    if options["threads"] is not None:
-        torch.set_num_threads(int(options["threads"]))
+    use_threads(options["threads"])
     device = resolve_device(str(options["device"]))
     env = build(options["env"], "env").unwrapped
     dtype = resolve_dtype(str(options["dtype"]), device)

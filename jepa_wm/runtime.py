@@ -37,6 +37,19 @@ def resolve_device(name: str) -> torch.device:
     return device
 
 
+def use_threads(count: int | None) -> None:
+    """Let torch use so many CPU threads; None leaves it all cores.
+
+    Raises:
+        ConfigError: it is no count.
+    """
+    if count is None:
+        return
+    if type(count) is not int or count < 1:
+        raise ConfigError(f"threads={count!r} must be a whole number >= 1, or null for all cores")
+    torch.set_num_threads(count)
+
+
 def has_fast_bfloat16(device: torch.device) -> bool:
     """Say whether bfloat16 matmuls run in hardware on this device (AMX or AVX512-BF16 on a CPU)."""
     if device.type == "cuda":

@@ -22,7 +22,7 @@ from jepa_wm.errors import ConfigError
 from jepa_wm.launch import launch, preset_node
 from jepa_wm.models import load_world_model
 from jepa_wm.models.preprocess import Preprocess
-from jepa_wm.runtime import resolve_device
+from jepa_wm.runtime import resolve_device, use_threads
 from jepa_wm.training.ac import ACRun, ACTrainer, PredictorSizes
 from jepa_wm.training.dataset import DatasetInfo, Mixture, PlayDataset, open_datasets
 from jepa_wm.training.decoder import (
@@ -191,7 +191,7 @@ def main(options: dict[str, Any]) -> None:
         raise ConfigError(f"trainer={options['trainer']}: there are {', '.join(TRAINERS)}")
     if options["init"] is not None and make is not make_lewm:
         raise ConfigError("init= starts a LeWM from other runs; use resume= to continue this one")
-    torch.set_num_threads(int(options["threads"]))
+    use_threads(options["threads"])
     at = Places.open(options, join_ranks(resolve_device(str(options["device"]))))
     trainer, finish = make(options, at)
     if options["resume"] is not None:

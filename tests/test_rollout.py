@@ -200,6 +200,13 @@ def test_files_that_hold_no_actions_are_refused(array, words, tmp_path):
         read_actions(str(tmp_path / "a.npy"), *BOX, 5)
 
 
+def test_an_archive_of_arrays_is_no_array_whatever_its_name(tmp_path):
+    with (tmp_path / "a.npy").open("wb") as sink:
+        np.savez(sink, a=np.zeros((10, 2)))
+    with pytest.raises(ConfigError, match="archive"):
+        read_actions(str(tmp_path / "a.npy"), *BOX, 5)
+
+
 @pytest.mark.parametrize(("rollouts", "counts"), [(1, (1, 2)), (9, (8, 2)), (99, (8, 2))])
 def test_a_short_recording_is_shared_between_rollouts_and_bank(rollouts, counts):
     """The example has 3 episodes of 8 steps; no frame of the bank is of an episode imagined."""
@@ -306,6 +313,8 @@ def test_a_decoder_is_trained_kept_used_again_and_belongs_to_its_model(
         (["actions=plan", "horizon=3"], ["planner.horizon=3"]),
         (["env=recorded", "model=vjepa2-ac.gguf", "actions=zero"], ["no simulator", "play"]),
         (["bank=2"], ["bank=2", ">= 8"]),
+        (["goal_offset=x", "actions=plan"], ["goal_offset='x'", ">= 1"]),
+        (["threads=0"], ["threads=0", "null"]),
         (["probe.reads=[{label: x, at: [9], unit: px}]"], ["x at numbers outside the state"]),
     ],
 )

@@ -103,7 +103,9 @@ def read_episode_list(path: Path) -> EpisodeList:
                 f"episode_list={path}: its hash is {content_hash(rows)[:12]}, it says "
                 f"{str(document['hash'])[:12]}: the episodes were changed"
             )
-        options = {name: _plain(document, name, kind) for name, kind in _TOLD.items()}
+        options: dict[str, Any] = {
+            name: _plain(document, name, kind) for name, kind in _TOLD.items()
+        }
         size, replaced = (_plain(document, name, int) for name in ("action_size", "replaced"))
         _plain(_plain(document, "environment", dict), "id", str)
         segments = _segments(rows, size, replaced)
@@ -117,8 +119,9 @@ def read_episode_list(path: Path) -> EpisodeList:
 
 def _plain(values: Mapping[str, Any], name: str, kind: type) -> Any:
     """Return an entry of the right kind; a whole number is none below 0."""
-    value = values[name]
-    if type(value) is not kind or (kind is int and value < 0):
+    value: Any = values[name]
+    is_kind = type(value) is kind
+    if not is_kind or (kind is int and value < 0):
         raise ValueError(f"{name} is {repr(value)[:40]}")
     return value
 

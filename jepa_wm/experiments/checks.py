@@ -5,7 +5,8 @@ from typing import Any
 
 from jepa_wm.errors import ConfigError
 
-COUNTS = ("episodes", "budget", "num_envs", "replan_every", "hold")
+COUNTS = ("episodes", "budget", "num_envs", "replan_every", "hold", "goal_offset")
+FLAGS = ("warm_start", "shrink_horizon", "baselines", "ceiling")
 
 
 def check_options(options: Mapping[str, Any]) -> None:
@@ -22,3 +23,11 @@ def check_options(options: Mapping[str, Any]) -> None:
     for name in COUNTS:
         if type(options[name]) is not int or options[name] < 1:
             raise ConfigError(f"{name}={options[name]!r} must be a whole number >= 1")
+    for name in FLAGS:
+        if type(options[name]) is not bool:
+            raise ConfigError(f"{name}={options[name]!r} must be true or false")
+    film, history = options["film"], options["history"]
+    if type(film) is not int or film < 0:
+        raise ConfigError(f"film={film!r} must be a whole number >= 0")
+    if history is not None and (type(history) is not int or history < 1):
+        raise ConfigError(f"history={history!r} must be a whole number >= 1, or null")

@@ -55,9 +55,12 @@ def _check(options: Mapping[str, Any]) -> None:
         if key.startswith("protocol."):
             plain = key.removeprefix("protocol.")
             raise ConfigError(f"{key}={value}: a preset stays as it is; write {plain}={value}")
-    if type(options["seed"]) is not int or type(options["planner_seed"]) not in (int, type(None)):
+    seeds = options["seed"], 0 if options["planner_seed"] is None else options["planner_seed"]
+    if any(type(seed) is not int or seed < 0 for seed in seeds):
         told = f"seed={options['seed']!r}, planner_seed={options['planner_seed']!r}"
-        raise ConfigError(f"{told}: seeds must be whole numbers; planner_seed=null is the seed")
+        raise ConfigError(
+            f"{told}: seeds must be whole numbers >= 0; planner_seed=null is the seed"
+        )
     for name in ("stop_on_success", "replace_presolved"):
         if type(options[name]) is not bool:
             raise ConfigError(f"{name}={options[name]!r} must be true or false")

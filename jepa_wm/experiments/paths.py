@@ -189,6 +189,8 @@ def read_actions(name: str, low: NDArray[Any], high: NDArray[Any], block: int) -
         raise ConfigError(f"actions={name}: no such file; {SOURCES}")
     try:
         found = np.load(path, mmap_mode="r", allow_pickle=False)
+        if not isinstance(found, np.ndarray):
+            raise ValueError("it is an archive of arrays, not one array")
     except (OSError, EOFError, ValueError) as error:
         raise ConfigError(f"actions={path} cannot be read: {error}") from error
     shape = list(found.shape)

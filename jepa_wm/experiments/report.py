@@ -1,8 +1,10 @@
 """What a planning run says and leaves behind: the announcement, the table, one folder of files."""
 
 import datetime
+import errno
 import json
 import math
+import os
 import platform
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -36,13 +38,25 @@ def new_folder(given: str | None, command: str) -> Path:
     Two runs in the same second get two folders.
 
     Raises:
-        ConfigError: the given folder already holds a run.
+        ConfigError: the given folder already holds a run, or the folder cannot be made.
     """
+    try:
+        return _new_folder(given, command)
+    except OSError as error:
+        where = "outputs/, where out=null puts results" if given is None else f"out={given}"
+        raise ConfigError(
+            f"{where}: no folder can be made there ({error.strerror}); choose another with out="
+        ) from error
+
+
+def _new_folder(given: str | None, command: str) -> Path:
     if given is not None:
         folder = Path(given).expanduser()
         if (folder / "episodes.jsonl").exists():
             raise ConfigError(f"out={folder} already holds a run; choose another folder")
         folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         return folder
     stamp = datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
     for suffix in ("", *(f"_{n}" for n in range(2, 1000))):
