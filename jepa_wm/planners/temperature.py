@@ -9,13 +9,18 @@ DECADES = 6.0
 
 
 def spread(excess: Tensor) -> Tensor:
-    """Standard deviation of each row's finite costs, [B,1]; not zero: equal costs weigh equally."""
+    """Standard deviation of each row's finite costs, [B,1].
+
+    Not zero: equal costs weigh equally. Nor infinite where squares overflow, as they do when a
+    rollout explodes: an infinite cost over it would be no number.
+    """
     finite = excess.isfinite()
     count = finite.sum(1, keepdim=True)
     values = torch.where(finite, excess, 0)
     mean = values.sum(1, keepdim=True) / count
     squares = torch.where(finite, (values - mean).square(), 0).sum(1, keepdim=True)
-    return (squares / count).sqrt().clamp_min(torch.finfo(torch.float32).tiny)
+    limits = torch.finfo(torch.float32)
+    return (squares / count).sqrt().clamp(limits.tiny, limits.max**0.5)
 
 
 def temperature_for(target: float, excess: Tensor, pull: Tensor) -> Tensor:

@@ -63,6 +63,18 @@ def test_a_target_out_of_reach_is_neared_and_nothing_breaks():
 # --- the information-theoretic form --------------------------------------------------------------
 
 
+@pytest.mark.parametrize("name", ["mppi", "mppi_ess"])
+def test_costs_whose_squares_overflow_beside_infinite_ones_leave_a_plan_of_numbers(name):
+    def exploding(actions):
+        costs = quadratic(0.3, 1e37)(actions)
+        return torch.where(actions[:, :, 0, 0] > 0, costs, torch.inf)
+
+    planner = preset("planner", name)
+    planner = replace(planner, num_elites=planner.num_samples, iterations=3)
+    plan, _ = solve(planner, exploding)
+    assert plan.actions.isfinite().all() and plan.std.isfinite().all()
+
+
 def test_one_round_is_the_published_formula():
     """U + sum w eps with eps as the bounds left it; w = exp(-(S + t U eps / sigma^2 - min) / t)."""
     planner = preset("planner", "mppi_it")
