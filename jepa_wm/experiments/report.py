@@ -118,6 +118,8 @@ class PlanReport:
             "actions": f"{_actions(codec)} (from the {self.about['statistics']})",
             "results": str(self.folder),
         }
+        if self.about.get("strange"):
+            lines["note"] = self.about["strange"]
         for name, text in lines.items():
             print(f"{name:<9} {text}", flush=True)
         record = {

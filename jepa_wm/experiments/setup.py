@@ -36,6 +36,7 @@ from jepa_wm.experiments.codecs import action_codec as action_codec
 from jepa_wm.experiments.codecs import random_settings, step_codec
 from jepa_wm.experiments.episodes import make_segments as make_segments
 from jepa_wm.experiments.goals import GOALS, read_goal
+from jepa_wm.experiments.origins import strangeness
 from jepa_wm.launch import build, preset, preset_node
 from jepa_wm.models import load_world_model
 
@@ -139,6 +140,7 @@ def load_brain(
         "sha256": bundle.sha256,
         "play_seed": bundle.get("jepa_wm.source.play_seed"),
         "statistics": source,
+        "strange": strangeness(bundle, options["env"]["id"], space),
     }
     objective = make_objective(options["objective"], bundle, device)
     world_model = load_world_model(bundle, device, dtype)

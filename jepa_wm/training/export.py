@@ -94,6 +94,7 @@ def bundle_meta(trainer: Trainer) -> dict[str, Any]:
         "jepa_wm.action.block": info.block,
         **({"jepa_wm.goal.map": goal_map(trainer.network)} if config.state_weight else {}),
         "jepa_wm.source.entry": "trained by jepa_wm.train on scripted play",
+        "jepa_wm.source.env": info.env,
         "jepa_wm.source.sha256": trainer.data.sha256(),
         "jepa_wm.source.play_seed": str(info.seed),
         "jepa_wm.source.steps": str(config.steps),
