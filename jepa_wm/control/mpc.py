@@ -102,7 +102,7 @@ class MPC:
         if model.action_dim != A:
             faults.append(
                 f"the world model takes {model.action_dim} action numbers, the codec gives {A} "
-                f"(block {self.codec.block} x {self.codec.env_dim})"
+                f"(block {self.codec.block} x {A // self.codec.block})"
             )
         is_discrete = bool(getattr(self.planner, "is_discrete", False))  # most say nothing
         if is_discrete != self.codec.is_discrete:

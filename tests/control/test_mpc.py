@@ -8,6 +8,7 @@ import torch
 from point_mass import BOX, SPEED, PointModel, positions
 
 from jepa_wm.control.actions import ActionCodec
+from jepa_wm.control.discrete import DiscreteCodec
 from jepa_wm.control.interfaces import Context
 from jepa_wm.control.mpc import MPC, RolloutCost
 from jepa_wm.control.objectives import GoalDistance
@@ -340,6 +341,10 @@ def test_proprio_travels_with_the_history():
         (
             {"codec": ActionCodec(block=5, mean=[0] * 2, std=[1] * 2, low=BOX[0], high=BOX[1])},
             r"takes 4 action numbers, the codec gives 10 \(block 5 x 2\)",
+        ),
+        (
+            {"codec": DiscreteCodec(block=5, choices=[3, 4])},
+            r"takes 4 action numbers, the codec gives 35 \(block 5 x 7\)",
         ),
     ],
 )
