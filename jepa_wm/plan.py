@@ -18,6 +18,7 @@ from jepa_wm.control.protocol import Segments, protocol_of
 from jepa_wm.errors import ConfigError
 from jepa_wm.experiments.checks import check_options
 from jepa_wm.experiments.episodes import make_rules, make_segments, settle_protocol
+from jepa_wm.experiments.first_cost import first_cost, first_sight
 from jepa_wm.experiments.goals import settle_goals, with_waypoints
 from jepa_wm.experiments.report import PLANNER, PlanReport
 from jepa_wm.experiments.setup import (
@@ -30,14 +31,16 @@ from jepa_wm.experiments.setup import (
     run,
     simulator_brain,
 )
+from jepa_wm.experiments.threads import check_threads, settle_threads
 from jepa_wm.launch import build, launch
-from jepa_wm.runtime import resolve_device, resolve_dtype, use_threads
+from jepa_wm.runtime import resolve_device, resolve_dtype
 from jepa_wm.viz.video import require_video
 
 
 def check(options: dict[str, Any]) -> None:
     """Refuse what cannot work, before anything long begins."""
     check_options(options)
+    check_threads(options["threads"])
     if options["output"] not in ("text", "json"):
         raise ConfigError(f"output={options['output']!r} is unknown; use text or json")
     require_video(options["video"])
@@ -77,7 +80,6 @@ def main(options: dict[str, Any]) -> None:
     options = settle_goals(options)
     check(options)
     options = settle_protocol(options)
-    use_threads(options["threads"])
     device = resolve_device(str(options["device"]))
     dtype = resolve_dtype(str(options["dtype"]), device)
     env = build(options["env"], "env")
@@ -87,6 +89,12 @@ def main(options: dict[str, Any]) -> None:
         make_agent(options, simulator_brain(options, brain.codec, ""), torch.device("cpu"))
     segments = make_segments(options, env.unwrapped)
     tasks = make_tasks(options, env.unwrapped, segments, brain.frames != "render")
+    key = options["task"].get("proprio")
+    settle_threads(
+        options["threads"],
+        agent,
+        lambda: first_cost(agent, first_sight(env, segments, brain.frames, key)),
+    )
     protocol = protocol_of(options, env, segments)
     film = segments.names[: options["film"]] if options["video"] != "none" else ()
     rules = make_rules(options, brain.codec.block, brain.frames, film)

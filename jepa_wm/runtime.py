@@ -73,6 +73,16 @@ def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
     return DTYPES[name]
 
 
+def told_dtype(name: str, dtype: torch.dtype, device: torch.device) -> str:
+    """Name a dtype, with the reason where ``auto`` chose it."""
+    found = str(dtype).removeprefix("torch.")
+    if name != "auto":
+        return found
+    what = "this GPU" if device.type == "cuda" else "this processor"
+    verb = "multiplies" if has_fast_bfloat16(device) else "does not multiply"
+    return f"{found} (auto: {what} {verb} bfloat16)"
+
+
 def stream_seed(*parts: int | str) -> int:
     """Derive a 63-bit seed from parts such as (seed, episode, purpose); equal parts, equal seed."""
     text = "/".join(str(part) for part in parts)

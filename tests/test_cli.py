@@ -152,6 +152,7 @@ def test_the_goal_can_be_a_picture(tmp_path, model, suffix):
         (["history=1.5"], ["history=1.5", "null"]),
         (["threads=0"], ["threads=0", "null"]),
         (["threads=1.5"], ["threads=1.5", "null"]),
+        (["threads=many"], ["threads='many'", "auto", "null"]),
         (["film=x"], ["film='x'", "whole number"]),
         (["warm_start=x"], ["warm_start='x'", "true or false"]),
         (["shrink_horizon=3"], ["shrink_horizon=3", "true or false"]),

@@ -23,7 +23,8 @@ from jepa_wm.control.statistics import Measure, Summary, compare, summarise
 from jepa_wm.errors import ConfigError
 from jepa_wm.experiments.goals import GOALS
 from jepa_wm.experiments.setup import chunk_of
-from jepa_wm.runtime import versions
+from jepa_wm.experiments.threads import told_threads
+from jepa_wm.runtime import told_dtype, versions
 from jepa_wm.viz.frames import Film, film_frames
 from jepa_wm.viz.plans import effective_samples, goal_distance, planner_cost, success_rates
 from jepa_wm.viz.rollouts import filmstrip
@@ -106,8 +107,8 @@ class PlanReport:
         chunk = chunk_of(self.options, agent.world_model, agent.planner.horizon, agent.device)
         lines = {
             "model": f"{self.about['name']} ({self.about['family']})",
-            "device": f"{device}, {str(dtype).removeprefix('torch.')}, "
-            f"{torch.get_num_threads()} threads",
+            "device": f"{device}, {told_dtype(str(self.options['dtype']), dtype, device)}, "
+            + told_threads(self.options["threads"]),
             "planner": f"{self.planner_name} " + planner_settings(self.options["planner"]),
             "memory": str(chunk),
             "protocol": self.protocol(),
