@@ -29,7 +29,7 @@ from ac_models import (
     problem,
     random_bundle,
 )
-from timing import alternate, machine, positive, speedup, summary
+from timing import alternate, machine, positive, settle_dtypes, speedup, summary
 from torch import Tensor
 
 from jepa_wm.models import load_world_model
@@ -106,7 +106,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--dtypes", nargs="+", choices=("float32", "bfloat16"))
     parser.add_argument("--quick", action="store_true", help="a tiny model: does it run?")
     args = parser.parse_args(argv)
-    args.dtypes = args.dtypes or ["float32", "bfloat16"]
+    args.dtypes = settle_dtypes(args.dtypes, args.quick)
     torch.set_num_threads(args.threads)
     logging.disable(logging.INFO)
     warnings.simplefilter("ignore", FutureWarning)  # the authors' code calls what torch deprecates

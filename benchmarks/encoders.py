@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from timing import alternate, machine, positive, speedup, summary
+from timing import alternate, machine, positive, settle_dtypes, speedup, summary
 from torch import Tensor, nn
 
 from jepa_wm.convert import convert
@@ -164,16 +164,18 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     )
     parser.add_argument("--threads", type=positive, default=torch.get_num_threads())
     parser.add_argument("--rounds", type=positive, default=5, help="timed rounds (default 5)")
+    parser.add_argument("--dtypes", nargs="+", choices=("float32", "bfloat16"))
     parser.add_argument("--quick", action="store_true", help="one tiny case: does it run?")
     args = parser.parse_args(argv)
     torch.set_num_threads(args.threads)
     about = machine(args.threads, "transformers")
     print(f"{about['cpu']} ({', '.join(about['flags'])}), {args.threads} threads")
+    dtypes = settle_dtypes(args.dtypes, args.quick)
     print(f"{'':<40}{'dtype':>10}{'ours s':>8}{'HF s':>8}{'ratio':>7}{'by cpu':>7}{'diff':>9}")
     results = {}
     for title, case in ({"tiny": TINY} if args.quick else CASES).items():
         with tempfile.TemporaryDirectory() as folder:
-            results[title] = time_case(case, ("float32", "bfloat16"), args.rounds, Path(folder))
+            results[title] = time_case(case, dtypes, args.rounds, Path(folder))
         for dtype, row in results[title].items():
             print(
                 f"{title:<40}{dtype:>10}{row['ours']['median']:>8.3f}"

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from timing import alternate, machine, positive, speedup, summary
+from timing import alternate, machine, positive, settle_dtypes, speedup, summary
 from torch import Tensor, nn
 
 from jepa_wm.models.attention import FrameCausal, attention
@@ -201,7 +201,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         held = weigh(args.weigh, sizes, DTYPES[args.dtype or "float32"])
         print(held)
         return {"held": held}
-    dtypes = [args.dtype] if args.dtype else ["float32", "bfloat16"]
+    dtypes = settle_dtypes([args.dtype] if args.dtype else None, args.quick)
     results = {name: compare(sizes, DTYPES[name], args.rounds) for name in dtypes}
     memory = weigh_apart(sizes, dtypes[0], args.threads)
     report(results, memory)

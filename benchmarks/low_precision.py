@@ -1,11 +1,11 @@
 """Measure what few bits buy at run time: weights kept quantised, and int8 products.
 
 Run: ``python benchmarks/low_precision.py [--threads 2] [--rounds 3] [--quick]``. First a V-JEPA 2
-encoder, ViT-L-shaped with 4 layers, on 2,048 tokens, matrices expanded to bfloat16 at load or kept
+encoder, ViT-L-shaped with 4 layers, on 2,048 tokens, matrices expanded at load or kept
 as q8_0 and q4_k: memory of the weights and seconds, alternating. Then the matrix products of such
-layers in bfloat16 against int8 with a scale a row, the form in which no row's result depends on the
+layers in floats against int8 with a scale a row, the form in which no row's result depends on the
 rows beside it: the product alone, and with all that int8 needs around it. The last line is one JSON
-object.
+object. Floats are bfloat16 where the processor multiplies it, else float32.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from torch import Tensor
 from jepa_wm.models import WEIGHTS, load
 from jepa_wm.models.model import Model
 from jepa_wm.models.packed import PackedLinear
-from jepa_wm.runtime import command
+from jepa_wm.runtime import command, resolve_dtype
 
 CPU = torch.device("cpu")
 MIB = 1 << 20
@@ -38,12 +38,14 @@ def held_bytes(model: Model) -> int:
     return sum(x.numel() * x.element_size() for x in (*model.parameters(), *model.buffers()))
 
 
-def time_kept(file_type: str, pixels: Tensor, gigabytes: float, rounds: int) -> dict[str, Any]:
-    """Time an encoder with its matrices expanded and kept."""
+def time_kept(
+    file_type: str, pixels: Tensor, gigabytes: float, rounds: int, dtype: torch.dtype
+) -> dict[str, Any]:
+    """Time an encoder with its matrices expanded to a dtype and kept."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "random.gguf"
         write_random(path, gigabytes, file_type)
-        models = {way: load(path, CPU, torch.bfloat16, way) for way in WEIGHTS}
+        models = {way: load(path, CPU, dtype, way) for way in WEIGHTS}
     with torch.inference_mode():
         timings = run([partial(model.encode, pixels) for model in models.values()], rounds)
     different = timings.results[-1][0] - timings.results[-1][1]
@@ -55,15 +57,15 @@ def time_kept(file_type: str, pixels: Tensor, gigabytes: float, rounds: int) -> 
     }
 
 
-def time_int8(shape: tuple[int, int, int], rounds: int) -> dict[str, Any]:
-    """Time gelu(W x + b) in bfloat16, in int8, and the int8 product alone."""
+def time_int8(shape: tuple[int, int, int], rounds: int, dtype: torch.dtype) -> dict[str, Any]:
+    """Time gelu(W x + b) in a dtype of floats, in int8, and the int8 product alone."""
     rows, inner, out = shape
     x, weight, bias = (
         torch.randn(rows, inner),
         torch.randn(out, inner) / inner**0.5,
         torch.randn(out),
     )
-    plain = PackedLinear(weight, bias, torch.bfloat16, "gelu_erf")
+    plain = PackedLinear(weight, bias, dtype, "gelu_erf")
     scale = weight.abs().amax(1) / 127
     codes = (weight / scale[:, None]).round().to(torch.int8)
     packed = torch.ops.onednn.qlinear_prepack(codes, x.shape)
@@ -81,14 +83,14 @@ def time_int8(shape: tuple[int, int, int], rounds: int) -> dict[str, Any]:
 
     small = torch.randint(0, 255, (rows, inner), dtype=torch.uint8)
     with torch.inference_mode():
-        timings = run([lambda: plain(x.bfloat16()), whole, lambda: product(small)], rounds)
+        timings = run([lambda: plain(x.to(dtype)), whole, lambda: product(small)], rounds)
         exact = F.gelu(F.linear(x, weight, bias))
     error = [(y.float() - exact).norm() / exact.norm() for y in timings.results[-1][:2]]
     return {
-        "bfloat16": summary(timings, 0),
+        "floats": summary(timings, 0),
         "int8": speedup(timings, 1, 0),
         "product": speedup(timings, 2, 0),
-        "errors": {"bfloat16": float(error[0]), "int8": float(error[1])},
+        "errors": {"floats": float(error[0]), "int8": float(error[1])},
     }
 
 
@@ -108,10 +110,12 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     args = parser.parse_args(argv)
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
+    dtype = resolve_dtype("auto", CPU)
+    floats = str(dtype).removeprefix("torch.")
     pixels = torch.randn(1, 2 if args.quick else 16, 3, *([32, 32] if args.quick else [256, 256]))
     kept = {}
     for name in ("q8_0", "q4_k"):
-        kept[name] = time_kept(name, pixels, 0.03 if args.quick else GIGABYTES, args.rounds)
+        kept[name] = time_kept(name, pixels, 0.03 if args.quick else GIGABYTES, args.rounds, dtype)
         row = kept[name]
         print(
             f"{name}: weights {row['bytes']['expanded'] / MIB:.0f} MiB expanded, "
@@ -123,14 +127,14 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     int8 = {}
     for shape in ((8, 32, 64),) if args.quick else SHAPES:
         title = "{} rows, {} to {}".format(*shape)
-        int8[title] = row = time_int8(shape, 5 * args.rounds)
+        int8[title] = row = time_int8(shape, 5 * args.rounds, dtype)
         print(
-            f"{title}: int8 {row['int8']['median']:.2f}x as fast as bfloat16 (product alone "
+            f"{title}: int8 {row['int8']['median']:.2f}x as fast as {floats} (product alone "
             f"{row['product']['median']:.2f}x), error {row['errors']['int8']:.4f} "
-            f"(bfloat16 {row['errors']['bfloat16']:.4f})",
+            f"({floats} {row['errors']['floats']:.4f})",
             flush=True,
         )
-    document = {"machine": machine(args.threads), "kept": kept, "int8": int8}
+    document = {"machine": machine(args.threads), "dtype": floats, "kept": kept, "int8": int8}
     print(json.dumps(document))
     return document
 

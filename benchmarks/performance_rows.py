@@ -71,6 +71,13 @@ def paired(
     return Reading(ratio["median"], mine, peer, ratio)
 
 
+def of(found: Mapping[str, Any], dtype: str) -> Any:
+    """Return a dtype's figures."""
+    if dtype not in found:
+        raise NotMeasuredError(f"no {dtype} in hardware")
+    return found[dtype]
+
+
 def solve(mine: str, theirs: str = "float32", problems: int = 1) -> Callable[[Any], Reading]:
     """Read a solve of ``lewm_solve.py`` against the peer's, each of a dtype, per problem."""
 
@@ -122,8 +129,8 @@ def encoder(prefix: str, dtype: str) -> Callable[[Any], Reading]:
         names = [name for name in found["encoders"] if name.startswith(prefix)]
         if not names:
             raise NotMeasuredError("not measured")
-        case = found["encoders"][names[0]]
-        return paired(case[dtype]["ratio"], case[dtype]["ours"], case[dtype]["transformers"])
+        row = of(found["encoders"][names[0]], dtype)
+        return paired(row["ratio"], row["ours"], row["transformers"])
 
     return read
 
@@ -132,7 +139,7 @@ def by_frame(dtype: str) -> Callable[[Any], Reading]:
     """Read attention by frame against a dense mask."""
 
     def read(found: Any) -> Reading:
-        row = found["levjepa"][dtype]["blocks"]
+        row = of(found["levjepa"], dtype)["blocks"]
         return paired(row["ratio"], row["by frame"], row["dense mask"])
 
     return read
@@ -144,7 +151,7 @@ def rollout(horizon: int, dtype: str = "float32") -> Callable[[Any], Reading]:
     def read(found: Any) -> Reading:
         if found["rollouts"]["peer"] is None:
             raise NotMeasuredError("peer not installed")
-        row = found["rollouts"][dtype][str(horizon)]
+        row = of(found["rollouts"], dtype)[str(horizon)]
         return paired(row["ratio"], row["ours"], row["recomputed"])
 
     return read

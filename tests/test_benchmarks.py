@@ -254,7 +254,10 @@ def test_kept_weights_are_smaller_and_give_the_same(capsys, monkeypatch):
     for row in found["kept"].values():
         assert row["bytes"]["quantised"] < 0.7 * row["bytes"]["expanded"]
         assert row["difference"] < 1e-2
-    assert all(row["errors"]["int8"] < 0.05 for row in found["int8"].values())
+    # without VNNI the kernel adds pairs of products in 16 bits, which overflow
+    if torch.cpu._is_vnni_supported():
+        assert all(row["errors"]["int8"] < 0.05 for row in found["int8"].values())
+    assert all(row["errors"]["floats"] < 0.05 for row in found["int8"].values())
 
 
 def _threads():

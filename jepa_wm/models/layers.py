@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from jepa_wm.models.attention import FrameCausal, attention
 from jepa_wm.models.packed import ACTIVATIONS as FUSED
-from jepa_wm.models.packed import PackedLinear, has_packed_kernels
+from jepa_wm.models.packed import PackedLinear, has_packed_kernels, is_widened
 from jepa_wm.models.rope import Rope
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -38,8 +38,9 @@ class Linear(nn.Linear):
 
     def pack(self, reorder: bool = True) -> None:
         """Prepare for inference where this PyTorch can (``packed``)."""
-        if has_packed_kernels(self.weight.device, self.weight.dtype):
-            weight, bias = self.weight, self.bias
+        weight, bias = self.weight, self.bias
+        kind = weight.device, weight.dtype
+        if has_packed_kernels(*kind) or is_widened(*kind):
             self.packed = PackedLinear(weight, bias, weight.dtype, reorder=reorder)
             self.packed_version = _version(self.weight)
 

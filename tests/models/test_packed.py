@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from jepa_wm.models import packed as kernels
 from jepa_wm.models.layers import Linear, prepare_linears
 from jepa_wm.models.packed import ACTIVATIONS, PackedLinear, has_packed_kernels
 
@@ -81,3 +82,18 @@ def test_reduced_weights_take_any_input():
     prepare_linears(layer, torch.bfloat16)
     with torch.inference_mode():
         assert layer(torch.randn(4, 6)).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("act", sorted(ACTIVATIONS))
+def test_a_processor_without_half_precision_multiplies_in_float32(monkeypatch, dtype, act):
+    monkeypatch.setattr(kernels, "_multiplies", lambda dtype: False)
+    assert kernels.is_widened(CPU, dtype) and not has_packed_kernels(CPU, dtype)
+    layer = Linear(6, 5).to(dtype)
+    layer.pack()
+    assert layer.packed is not None
+    x = torch.randn(7, 6).to(dtype)
+    with torch.inference_mode():
+        wide = kernels.linear(x.float(), layer.weight.float(), layer.bias.float(), act)
+        assert torch.equal(layer(x, act), wide.to(dtype))
+        assert torch.equal(kernels.linear(x, layer.weight, layer.bias, act), wide.to(dtype))
