@@ -6,6 +6,7 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
+import torch
 from bundle.tiny import TINY_LEWM, random_tensors
 
 from jepa_wm.bundle.writer import write_bundle
@@ -135,3 +136,11 @@ def tiny(tmp_path):
 def arm(tiny):
     """Write a tiny V-JEPA 2-AC bundle: ``arm(**{"jepa.x": value})``."""
     return lambda file_type="f32", **changes: tiny("vjepa2", file_type, **ARM | changes)
+
+
+@pytest.fixture
+def threads():
+    """Set the number of threads; it is what it was afterwards."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)

@@ -1,5 +1,8 @@
 """Coloured noise: Gaussian sequences whose steps hang together, each step of unit variance."""
 
+import math
+from functools import lru_cache
+
 import torch
 from torch import Tensor
 
@@ -10,6 +13,11 @@ def coloured(white: Tensor, beta: float) -> Tensor:
     y = irfft(s rfft(x)) / sigma with s_k = f_k^(-beta/2), s_0 = s_1, and sigma^2 the mean of s^2
     over all n frequencies: every step is exactly N(0, 1), whatever n and beta, and the mean of a
     sequence (k = 0) is as free as its slowest wave.
+
+    It is computed as the circular filter that this is, y_i = sum_d h_d x_(i-d), lag by lag. Every
+    operation is one rounding of one number, in a fixed order, so the bits depend neither on threads
+    nor on the rows beside (an FFT's do). The filter's numbers are arguments of the kernels: nothing
+    is copied to a device and no library plans anything, so that a CUDA graph can hold it.
 
     Args:
         white: Standard normal noise, float [..,n].
@@ -24,12 +32,23 @@ def coloured(white: Tensor, beta: float) -> Tensor:
     n = white.shape[-1]
     if beta == 0 or n == 1:
         return white
-    power = (
-        torch.fft.rfftfreq(n, dtype=torch.float64, device=white.device).clamp_min(1 / n).pow(-beta)
-    )  # s^2
-    twice = torch.full_like(power, 2.0)  # a wave is two frequencies, +f and -f
-    twice[0] = 1.0
-    if n % 2 == 0:
-        twice[-1] = 1.0
-    scale = (power * n / (twice * power).sum()).sqrt().to(white.dtype)
-    return torch.fft.irfft(torch.fft.rfft(white) * scale, n=n)
+    taps = _taps(n, float(beta))
+    round_twice = torch.cat([white, white], -1)
+    noise = white * taps[0]
+    for lag in range(1, n // 2 + 1):
+        ahead = round_twice[..., lag : lag + n]
+        # h_d = h_(n-d); the lag n/2 is its own partner
+        both = ahead if 2 * lag == n else ahead + round_twice[..., n - lag : 2 * n - lag]
+        noise = noise + both * taps[lag]  # two roundings: a fused one is not the same everywhere
+    return noise
+
+
+@lru_cache(maxsize=32)
+def _taps(n: int, beta: float) -> tuple[float, ...]:
+    """Return the filter's numbers h_0 .. h_(n/2) in double precision."""
+    power = [max(min(k, n - k), 1) ** -beta for k in range(n)]  # s^2; the unit of f drops out
+    scale = [math.sqrt(one * n / math.fsum(power)) for one in power]
+    return tuple(
+        math.fsum(s * math.cos(2 * math.pi * (k * lag % n) / n) for k, s in enumerate(scale)) / n
+        for lag in range(n // 2 + 1)
+    )

@@ -8,14 +8,6 @@ from jepa_wm.models import load_world_model
 from jepa_wm.models.cores import map_on_cores
 
 
-@pytest.fixture
-def threads():
-    """Set the number of threads; it is what it was afterwards."""
-    before = torch.get_num_threads()
-    yield torch.set_num_threads
-    torch.set_num_threads(before)
-
-
 def test_results_come_in_the_order_of_the_pieces(threads):
     threads(4)
     barrier = threading.Barrier(2, timeout=20)

@@ -61,6 +61,48 @@ def test_every_step_of_the_noise_has_unit_variance_and_the_correlation_of_its_sp
     assert np.abs(found.numpy() - expected).max() < 0.02
 
 
+@pytest.mark.parametrize("n", [2, 5, 10, 25, 50])
+def test_the_noise_is_the_white_one_with_the_amplitudes_of_its_spectrum(n):
+    white = torch.randn(40, n, generator=torch.Generator().manual_seed(n), dtype=torch.float64)
+    waves = torch.arange(n // 2 + 1, dtype=torch.float64).clamp_min(1)
+    for beta in (0.5, 2.0, 3.0):
+        filtered = torch.fft.irfft(torch.fft.rfft(white) * waves ** (-beta / 2), n=n)
+        every = torch.minimum(torch.arange(n), n - torch.arange(n)).clamp_min(1).double()
+        wanted = filtered / (every**-beta).mean().sqrt()
+        torch.testing.assert_close(coloured(white, beta), wanted, atol=1e-13, rtol=0)
+        close = coloured(white.float(), beta)
+        torch.testing.assert_close(close, wanted.float(), atol=3e-6, rtol=0)
+
+
+@pytest.mark.parametrize("n", [5, 10, 25])
+def test_the_bits_of_noise_depend_on_no_threads_and_no_neighbours(n, threads):
+    """Long enough that every operation is split over two threads, at a place of no importance."""
+    white = torch.randn(7, 1501, n, 2, generator=torch.Generator().manual_seed(0)).transpose(2, 3)
+    found = []
+    for count in (1, 2, 3):
+        threads(count)
+        found.append(coloured(white, 2.0))
+    assert all(torch.equal(found[0], other) for other in found[1:])
+    for row in (0, 6):
+        assert torch.equal(coloured(white[row : row + 1], 2.0)[0], found[0][row])
+    assert torch.equal(coloured(white[:, 700:701], 2.0), found[0][:, 700:701])
+
+
+@pytest.mark.gpu
+def test_cuda_colours_noise_alike_without_a_sync():
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    white = torch.randn(3, 300, 2, 25, generator=torch.Generator().manual_seed(0))
+    there = white.cuda()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        found, alone = coloured(there, 2.0), coloured(there[1:2], 2.0)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert torch.equal(found[1:2], alone)
+    torch.testing.assert_close(found.cpu(), coloured(white, 2.0), atol=1e-6, rtol=0)
+
+
 def test_beta_zero_leaves_the_noise_as_it_is():
     white = torch.randn(7, 5)
     assert torch.equal(coloured(white, 0.0), white)
