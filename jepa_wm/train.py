@@ -22,7 +22,7 @@ from jepa_wm.errors import ConfigError
 from jepa_wm.launch import launch, preset_node
 from jepa_wm.models import load_world_model
 from jepa_wm.models.preprocess import Preprocess
-from jepa_wm.runtime import resolve_device, use_threads
+from jepa_wm.runtime import has_fast_bfloat16, resolve_device, use_threads
 from jepa_wm.training.ac import ACRun, ACTrainer, PredictorSizes
 from jepa_wm.training.dataset import DatasetInfo, Mixture, PlayDataset, open_datasets
 from jepa_wm.training.decoder import (
@@ -91,6 +91,14 @@ def run_config(options: dict[str, Any], kind: type, sizes: type) -> Any:
 
 def _tuples(values: dict[str, Any]) -> dict[str, Any]:
     return {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+
+
+def settle_amp(options: dict[str, Any], device: torch.device) -> dict[str, Any]:
+    """Decide ``amp=auto``: bfloat16 where the hardware multiplies it; elsewhere it takes longer."""
+    wanted = options["amp"]
+    if wanted != "auto" and type(wanted) is not bool:
+        raise ConfigError(f"amp={wanted!r} must be auto, true or false")
+    return options | {"amp": has_fast_bfloat16(device) if wanted == "auto" else wanted}
 
 
 def train_config(options: dict[str, Any]) -> TrainConfig:
@@ -193,7 +201,7 @@ def main(options: dict[str, Any]) -> None:
         raise ConfigError("init= starts a LeWM from other runs; use resume= to continue this one")
     use_threads(options["threads"])
     at = Places.open(options, join_ranks(resolve_device(str(options["device"]))))
-    trainer, finish = make(options, at)
+    trainer, finish = make(settle_amp(options, at.device), at)
     if options["resume"] is not None:
         trainer.resume(Path(str(options["resume"])).expanduser())
     elif (at.out / "checkpoint.pt").exists():

@@ -14,7 +14,8 @@ from jepa_wm.bundle.reader import Bundle
 from jepa_wm.envs.reach import Reach
 from jepa_wm.errors import ConfigError
 from jepa_wm.models import load_world_model
-from jepa_wm.train import TRAINERS, main, run_config, train_config
+from jepa_wm.runtime import has_fast_bfloat16
+from jepa_wm.train import TRAINERS, main, run_config, settle_amp, train_config
 from jepa_wm.training.ac import ACRun, PredictorSizes
 from jepa_wm.training.masked import EncoderRun
 from jepa_wm.training.masked_network import EncoderSizes
@@ -52,6 +53,14 @@ def test_a_misspelt_size_is_refused_by_name():
         run_config(wrong, EncoderRun, EncoderSizes)
     with pytest.raises(ConfigError, match="init="):
         main(options("recipe=encoder", "init=other.pt"))
+
+
+def test_bfloat16_is_used_where_it_is_fast():
+    found = settle_amp(options(), CPU)
+    assert found["amp"] is has_fast_bfloat16(CPU) and train_config(found).amp is found["amp"]
+    assert settle_amp(options("amp=true"), CPU)["amp"] is True
+    with pytest.raises(ConfigError, match="amp='maybe' must be auto"):
+        settle_amp(options("amp=maybe"), CPU)
 
 
 @pytest.mark.slow
