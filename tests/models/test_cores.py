@@ -1,9 +1,13 @@
 import threading
+from dataclasses import replace
 
 import pytest
 import torch
 
+from jepa_wm.control.cost import RolloutCost
 from jepa_wm.control.interfaces import Context
+from jepa_wm.control.solver import Solver
+from jepa_wm.launch import preset
 from jepa_wm.models import load_world_model
 from jepa_wm.models.cores import map_on_cores
 
@@ -79,3 +83,27 @@ def test_rollouts_do_not_depend_on_the_number_of_threads(tiny, threads, shape):
     assert all(torch.equal(found[0], other) for other in found[1:])
     reference = model.rollout_reference(Context(z, past), actions)
     torch.testing.assert_close(found[0], reference, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["cem", "icem"])
+def test_whole_solves_do_not_depend_on_the_number_of_threads(tiny, threads, name):
+    """The second, warm one starts from the first: a bit that differed there would grow."""
+    model, device = load_world_model(tiny("lewm"), torch.device("cpu")), torch.device("cpu")
+    B, A, D = 2, 10, model.predictor.config.embed_dim
+    draw = torch.Generator().manual_seed(0)
+    z, goal = torch.randn(B, 1, D, generator=draw), torch.randn(B, D, generator=draw)
+    planner = replace(preset("planner", name), iterations=2)
+    if name == "icem":
+        planner = replace(planner, noise_block=5)
+    box = (torch.full((A,), -2.0), torch.full((A,), 2.0))
+    found = []
+    for count in (1, 2):
+        threads(count)
+        context, start = Context(z, torch.zeros(B, 0, A)), planner.start(B, A, device)
+        for solve in range(2):
+            cost = RolloutCost(model, preset("objective", "goal_l2"), goal, context, rows=1)
+            plan, _ = Solver(planner, box, device).solve(cost, start, [solve, 7 + solve])
+            start = planner.shift(plan, 1)
+        found.append(plan)
+    assert all(torch.equal(found[0].actions, other.actions) for other in found[1:])
+    assert all(torch.equal(found[0].cost, other.cost) for other in found[1:])
