@@ -3,6 +3,8 @@
 import pytest
 import torch
 from conftest import ARM
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from jepa_wm.control.interfaces import Context
 from jepa_wm.errors import BundleError
@@ -126,6 +128,45 @@ def test_bfloat16_stays_near(tiny):
     known, actions = context(1, 2), candidates(1, 3, 2)
     error = relative(near.rollout(known, actions), exact.rollout(known, actions))
     assert 0 < error < 0.1, error
+
+
+class Attentions(TorchDispatchMode):
+    """Whether each fused attention made meanwhile was given more than queries, keys and values."""
+
+    def __init__(self):
+        super().__init__()
+        self.masked = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if "scaled_dot_product" in str(func):
+            self.masked.append(len(args) > 3 or bool(kwargs))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("T", [1, 3])
+def test_no_attention_of_a_rollout_has_a_mask(world, T):
+    known, actions = context(2, T), candidates(2, 3, 2)
+    with Attentions() as seen:
+        world.rollout(known, actions)
+    assert seen.masked == [False] * (world.predictor.config.n_layer * (T - 1 + 2))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("T", [1, 3])
+@pytest.mark.parametrize("H", [1, 2, 3])
+def test_flash_attention_serves_a_rollout_in_bfloat16(tiny, T, H):
+    """Flash alone is allowed: a call it could not take would raise."""
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    if torch.cuda.get_device_capability() < (8, 0):
+        pytest.skip("flash attention needs compute capability 8.0")
+    path, device = tiny("vjepa2", **ARM), torch.device("cuda")
+    exact = load_world_model(path, CPU).rollout(context(2, T), candidates(2, 3, H))
+    world, known = load_world_model(path, device, torch.bfloat16), context(2, T)
+    there = Context(*(x.to(device) for x in (known.z, known.actions, known.proprio)))
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        found = world.rollout(there, candidates(2, 3, H).to(device))
+    assert relative(found.cpu(), exact) < 0.1
 
 
 @pytest.mark.parametrize("T", [1, 3])
