@@ -1,5 +1,6 @@
 """The benchmark scripts' own parts, at tiny sizes and without peers."""
 
+import dataclasses
 import importlib
 import json
 import sys
@@ -9,10 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from jepa_wm.errors import BundleError
+from jepa_wm.errors import BundleError, ConfigError, JepaError
 from jepa_wm.models import load_world_model
 from jepa_wm.models.packed import PackedLinear
 from jepa_wm.models.pose import compose
+from jepa_wm.runtime import has_fast_bfloat16
 
 FOLDER = Path(__file__).parent.parent / "benchmarks"
 CPU = torch.device("cpu")
@@ -238,6 +240,49 @@ def test_a_loop_of_the_published_form_rolls_out_alike(monkeypatch, tmp_path):
     assert (mine - theirs).abs().max() < 1e-5 * theirs.abs().max()
 
 
+def test_launches_are_counted_by_kind_and_nothing_else_is(monkeypatch):
+    monkeypatch.syspath_prepend(FOLDER)
+    count = importlib.import_module("launches").count_launches
+    calls = ["cudaLaunchKernel", "cudaLaunchKernelExC", "cuLaunchKernel", "cuLaunchKernelEx",
+             "cudaLaunchCooperativeKernel", "cudaGraphLaunch", "cudaMemcpyAsync", "cudaMemcpyAsync",
+             "cudaMemsetAsync"]  # fmt: skip
+    others = ["aten::add", "aten::copy_", "Memcpy HtoD (Pinned -> Device)", "Memset (Device)",
+              "void at::native::vectorized_elementwise_kernel<4>", "cudaStreamSynchronize",
+              "cudaDeviceSynchronize", "cudaEventRecord", "cudaStreamIsCapturing", "cudaMalloc",
+              "cudaGraphInstantiate", "ProfilerStep#1", ""]  # fmt: skip
+    assert count(others + calls) == {"kernels": 5, "graphs": 1, "copies": 2, "fills": 1}
+    assert count([]) == {"kernels": 0, "graphs": 0, "copies": 0, "fills": 0}
+
+
+def test_a_solve_without_launches_is_an_error_and_no_zero(bench, tiny):
+    """On a CPU the solve runs and launches nothing."""
+    launches = importlib.import_module("launches")
+    planner = dataclasses.replace(bench.preset("planner", "lewm"), iterations=2)
+    model = load_world_model(tiny("lewm"), CPU)
+    z, goal_z = torch.randn(2, 3, model.predictor.config.embed_dim).unbind()
+    solves = launches.Solves(model, planner, (z, goal_z), None)
+    with pytest.raises(JepaError, match="saw no launch"):
+        launches.launches_of(solves)
+    assert solves.cost.evaluations == 3 * (2 * planner.num_samples + 1)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda:99"])
+def test_launches_are_refused_without_a_cuda_device(bench, device):
+    with pytest.raises(ConfigError, match=f"device='{device}'"):
+        importlib.import_module("launches").main([f"--device={device}"])
+
+
+@pytest.mark.gpu
+def test_a_recorded_solve_is_launched_at_once(bench, capsys):
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    importlib.import_module("launches").main([])
+    solves = last_json(capsys)["solves"]
+    assert solves["recorded"]["kinds"]["graphs"] == 1
+    assert solves["recorded"]["per_iteration"] <= 3, solves
+    assert solves["eager"]["per_iteration"] > 100, solves
+
+
 def test_memory_of_candidates_is_measured_in_a_child_process(capsys, monkeypatch):
     monkeypatch.syspath_prepend(FOLDER)
     options = ["--quick", "--budget=64", "--candidates=100", _threads()]
@@ -258,6 +303,14 @@ def test_kept_weights_are_smaller_and_give_the_same(capsys, monkeypatch):
     if torch.cpu._is_vnni_supported():
         assert all(row["errors"]["int8"] < 0.05 for row in found["int8"].values())
     assert all(row["errors"]["floats"] < 0.05 for row in found["int8"].values())
+
+
+def test_every_schedule_of_a_rollout_gives_the_same(capsys, monkeypatch):
+    monkeypatch.syspath_prepend(FOLDER)
+    importlib.import_module("schedules").main(["--quick", _threads()])
+    found = last_json(capsys)["schedules"]["bundled LeWM"]
+    assert found["ways"].keys() > {"windows anew", "pieces of 40", "whole"}
+    assert found["relative_difference"] < (1e-5 if not has_fast_bfloat16(CPU) else 0.1)
 
 
 def _threads():

@@ -24,7 +24,10 @@ from jepa_wm.models.cores import map_on_cores
 from jepa_wm.models.lewm_predictor import Predictor, PredictorBlock
 from jepa_wm.models.packed import PackedLinear
 
-PIECE_ROWS = 160  # most sample rows of one piece on a CPU; larger ones leave the caches
+# Most sample rows of one piece on a CPU; larger ones leave the caches. Chosen on Zen 5; on Zen 1
+# 160 to 320 rows are alike, 80 take 5 to 20 % longer, windows computed anew 1.6 times as long
+# (benchmarks/schedules.py).
+PIECE_ROWS = 160
 THREAD_ROWS = 64  # sample rows from which one more thread pays
 SCRATCH_BYTES = 31 << 20
 Key = tuple[Tensor, Tensor]  # key and value of one frame, [b,s or 1,heads,d]
@@ -83,9 +86,11 @@ class FastRollout:
 
     Args:
         predictor: The predictor; the dtype of its matrices is the dtype of the products.
+        piece_rows: Most sample rows of one piece on a CPU; no bit of a result depends on it.
     """
 
-    def __init__(self, predictor: Predictor) -> None:
+    def __init__(self, predictor: Predictor, piece_rows: int = PIECE_ROWS) -> None:
+        self.piece_rows = piece_rows
         self.config = c = predictor.config
         embed_in, embed_out = _linears(predictor.action_embed)
         proj_in, proj_out = _linears(predictor.proj)
@@ -106,8 +111,9 @@ class FastRollout:
         B, S = actions.shape[:2]
         if z.device.type != "cpu":
             return self._roll(z, past, actions)
-        count = max(math.ceil(S / PIECE_ROWS), 2 if S >= 2 * THREAD_ROWS else 1)  # pieces a row
-        step = max(1, PIECE_ROWS // S)  # or rows a piece
+        # pieces a row, or rows a piece
+        count = max(math.ceil(S / self.piece_rows), 2 if S >= 2 * THREAD_ROWS else 1)
+        step = max(1, self.piece_rows // S)
         rows = [slice(b, b + step) for b in range(0, B, step)]
         pieces = [
             (z[row], past[row], part)
@@ -203,7 +209,11 @@ class FastRollout:
     def _mix(self, query: Tensor, keys: list[Key], out: Tensor) -> None:
         """Write sum_{j>0} w_j (v_j - v_0), [b,s,heads,d]; the query carries the scale."""
         scores = [(query * k).sum(-1).float() for k, _ in keys]  # the kernel adds up in float32
-        weights = torch.stack([torch.zeros_like(scores[0]), *scores]).softmax(0).to(query.dtype)
+        # softmax in parts: PyTorch's kernel rounds a tensor's last few numbers differently, and a
+        # candidate's bits would depend on how many there are
+        powers = torch.stack([torch.zeros_like(scores[0]), *scores])
+        powers.sub_(powers.amax(0)).exp_()
+        weights = powers.div_(powers.sum(0)).to(query.dtype)
         torch.mul(weights[1, ..., None], keys[0][1], out=out)
         for weight, (_, v) in zip(weights[2:, ..., None], keys[1:], strict=True):
             out.addcmul_(weight, v)

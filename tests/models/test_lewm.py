@@ -11,6 +11,7 @@ from jepa_wm.control.interfaces import Context
 from jepa_wm.convert import convert
 from jepa_wm.errors import BundleError, ConversionError
 from jepa_wm.models import load_world_model
+from jepa_wm.models.lewm_rollout import FastRollout
 from jepa_wm.models.packed import has_packed_kernels
 
 CPU = torch.device("cpu")
@@ -413,3 +414,14 @@ def test_f16_rollouts_keep_their_direction(checkpoint, tmp_path, world):
     cosine = torch.cosine_similarity(half.rollout(start, plans), world.rollout(start, plans), -1)
     worst, median = cosine.min().item(), cosine.median().item()
     assert worst >= 0.9995 and median >= 0.9999, f"worst {worst:.6f}, median {median:.6f}"
+
+
+@pytest.mark.skipif(not has_packed_kernels(CPU), reason="plain kernels do not promise it")
+@pytest.mark.parametrize("T", [1, 3])
+def test_no_bit_of_a_candidate_depends_on_how_many_there_are(world, T):
+    start, plans = context(T, 1), torch.randn(1, 41, 5, 4)
+    with torch.inference_mode():
+        whole = FastRollout(world.predictor, 64)(start.z, start.actions, plans)
+        for rows in (1, 7, 20):
+            pieces = FastRollout(world.predictor, rows)(start.z, start.actions, plans)
+            assert torch.equal(pieces, whole), rows
