@@ -1,8 +1,9 @@
 """Softmax attention, whole, causal by row or causal by frame, in the form that is fastest here.
 
 A frame's rows see a run of keys, so attention by frame is a list of spans and no N x N mask exists.
-On a CPU with few threads long spans go through oneDNN's products: PyTorch's fused kernel calls MKL,
-which on AMD processors stops at AVX2 (``packed``).
+On a CPU with AVX-512 and few threads long spans go through oneDNN's products: PyTorch's fused
+kernel calls MKL, which on AMD processors stops at AVX2 (``packed``). Where the processor itself
+stops there, the fused kernel is the faster one (by 5 to 12 %, measured on Zen 1).
 """
 
 from dataclasses import dataclass
@@ -141,6 +142,7 @@ def _is_better_by_products(q: Tensor, k: Tensor, causal: bool) -> bool:
         and q.dtype != torch.float64
         and _is_inference_without_tiles(q)
         and torch.get_num_threads() < MANY_THREADS
+        and _has_wide_vectors()
         and has_packed_kernels(q.device)
     )
 
@@ -157,6 +159,12 @@ def _is_better_in_float32(q: Tensor) -> bool:
 
 def _is_inference_without_tiles(q: Tensor) -> bool:
     return q.device.type == "cpu" and not torch.is_grad_enabled() and not _has_tiles()
+
+
+@cache
+def _has_wide_vectors() -> bool:
+    """Say whether this CPU has AVX-512, and PyTorch uses it."""
+    return torch.backends.cpu.get_cpu_capability().startswith("AVX512")
 
 
 @cache
