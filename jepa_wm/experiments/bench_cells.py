@@ -31,11 +31,12 @@ from jepa_wm.experiments.parts import (
 )
 from jepa_wm.experiments.setup import SIMULATOR
 from jepa_wm.launch import compose
+from jepa_wm.models import WEIGHTS
 from jepa_wm.runtime import resolve_device, resolve_dtype, versions
 
 HARMLESS = (
     "num_envs", "out", "video", "film", "output", "baselines", "ceiling", "preset", "overrides",
-    "episode_list", "file",
+    "episode_list", "file", "weights",
 )  # fmt: skip
 """Options that no episode depends on: files count by their content."""
 FILES = ("model", "file", "episode_list")
@@ -119,7 +120,7 @@ def settle(overrides: Sequence[str], settings: Mapping[str, Any]) -> dict[str, A
     device = resolve_device(str(options["device"]))
     dtype = resolve_dtype(str(options["dtype"]), device)
     if options["model"] in STATE_MODELS:
-        return plain(options | {"device": "cpu", "dtype": "float32"})
+        return plain(options | {"device": "cpu", "dtype": "float32", "weights": WEIGHTS[0]})
     return plain(options | {"device": str(device), "dtype": str(dtype).removeprefix("torch.")})
 
 
@@ -140,7 +141,7 @@ def _ceilings(drafts: Sequence[_Draft]) -> list[_Draft]:
     groups: dict[str, list[_Draft]] = {}
     for draft in drafts:
         if draft.options["ceiling"] and draft.options["model"] != SIMULATOR:
-            told = {"model": SIMULATOR, "device": "cpu", "dtype": "float32"}
+            told = {"model": SIMULATOR, "device": "cpu", "dtype": "float32", "weights": WEIGHTS[0]}
             same = draft.options | told
             key = json.dumps({k: v for k, v in same.items() if k != "overrides"}, sort_keys=True)
             groups.setdefault(key, []).append(_Draft(same, draft.axes))

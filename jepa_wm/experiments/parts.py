@@ -36,7 +36,10 @@ PLANNER = "planner"
 STATE_MODELS = (SIMULATOR, EXACT)  # their latents are states: nothing is rounded, nothing loaded
 _SEARCH = ("planner", "episodes", "seed", "planner_seed", "num_envs", "preset", "overrides")
 """Options that no model depends on."""
-_ACTING = ("model", "dtype", "device", "planner", "objective", "num_envs", "preset", "overrides")
+_ACTING = (
+    "model", "dtype", "device", "weights", "planner", "objective", "num_envs", "preset",
+    "overrides",
+)  # fmt: skip
 """Options that no test depends on."""
 
 

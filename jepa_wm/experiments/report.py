@@ -106,7 +106,8 @@ class PlanReport:
         device, dtype = self.where
         chunk = chunk_of(self.options, agent.world_model, agent.planner.horizon, agent.device)
         lines = {
-            "model": f"{self.about['name']} ({self.about['family']})",
+            "model": f"{self.about['name']} ({self.about['family']})"
+            + (f", {self.about['weights']}" if "weights" in self.about else ""),
             "device": f"{device}, {told_dtype(str(self.options['dtype']), dtype, device)}, "
             + told_threads(self.options["threads"]),
             "planner": f"{self.planner_name} " + planner_settings(self.options["planner"]),

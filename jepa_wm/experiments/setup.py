@@ -38,7 +38,8 @@ from jepa_wm.experiments.episodes import make_segments as make_segments
 from jepa_wm.experiments.goals import GOALS, read_goal
 from jepa_wm.experiments.origins import strangeness
 from jepa_wm.launch import build, preset, preset_node
-from jepa_wm.models import load_world_model
+from jepa_wm.models import check_weights, load_world_model
+from jepa_wm.models.quantised import told_kept
 
 SIMULATOR = "simulator"
 EXACT = "exact"
@@ -72,6 +73,7 @@ def load_agent(
     planner: str = "cem",
     objective: str = "goal",
     dtype: torch.dtype = torch.float32,
+    weights: str = "expanded",
     replan_every: int = 1,
 ) -> MPC:
     """Load everything that turns an image and a goal image into an action.
@@ -82,14 +84,16 @@ def load_agent(
         device: Where to compute.
         planner: Name of a preset, ``conf/planner/<name>.yaml``.
         objective: Name of a preset, ``conf/objective/<name>.yaml``.
-        dtype: Dtype of the weights.
+        dtype: Dtype of the products.
+        weights: ``expanded`` or ``quantised``, as ``jepa_wm.load``.
         replan_every: Blocks executed of every plan.
 
     Returns:
         The control loop: ``reset(goals, seeds)``, then ``act(frames)`` once a step.
     """
     bundle = Bundle.open(find_bundle(model))
-    world_model, search = load_world_model(bundle, device, dtype), preset("planner", planner)
+    world_model = load_world_model(bundle, device, dtype, weights)
+    search = preset("planner", planner)
     codec, history = action_codec(bundle, action_space, None)[0], world_model.history
     search = fitted(search, codec)
     return MPC(
@@ -128,6 +132,7 @@ def load_brain(
 ) -> Brain:
     """Load the bundle (or what stands for one) of a run with its codec and objective."""
     model, fallback = options["model"], options["task"].get("action")
+    check_weights(options["weights"])
     if model == SIMULATOR:
         return simulator_brain(options, *action_codec(None, space, fallback))
     if model == EXACT:
@@ -143,7 +148,9 @@ def load_brain(
         "strange": strangeness(bundle, options["env"]["id"], space),
     }
     objective = make_objective(options["objective"], bundle, device)
-    world_model = load_world_model(bundle, device, dtype)
+    world_model = load_world_model(bundle, device, dtype, options["weights"])
+    if options["weights"] == "quantised":
+        about["weights"] = told_kept(getattr(world_model, "model"))  # noqa: B009
     return Brain(world_model, objective, codec, "render", about)
 
 

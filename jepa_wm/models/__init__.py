@@ -19,6 +19,7 @@ __all__ = [
     "WEIGHTS",
     "WORLD_MODELS",
     "Model",
+    "check_weights",
     "empty_model",
     "load",
     "load_world_model",
@@ -61,13 +62,22 @@ def load(
         BundleError: the file is broken, or asks for something its family does not have.
         ConfigError: ``weights`` is neither.
     """
-    if weights not in WEIGHTS:
-        raise ConfigError(f"weights={weights!r} is unknown; use {' or '.join(WEIGHTS)}")
+    check_weights(weights)
     bundle = source if isinstance(source, Bundle) else Bundle.open(source)
     model = empty_model(bundle)
     load_tensors(model, bundle, device, dtype, weights == "quantised")
     model.prepare(dtype)
     return model
+
+
+def check_weights(weights: object) -> None:
+    """Refuse what is no way to hold weights.
+
+    Raises:
+        ConfigError: it is none of ``WEIGHTS``.
+    """
+    if weights not in WEIGHTS:
+        raise ConfigError(f"weights={weights!r} is unknown; use {' or '.join(WEIGHTS)}")
 
 
 def empty_model(bundle: Bundle) -> Model:
@@ -92,7 +102,10 @@ def load_world_model(
         source: Path of a GGUF file, or an open bundle.
         device: Where the weights go.
         dtype: Dtype of the matrices; latents are always float32.
-        weights: As ``load``.
+        weights: As ``load``. V-JEPA 2-AC computes with kept matrices throughout. LeWM's fast
+            rollout folds norms into the predictor's matrices and holds the result as floats
+            whatever is asked for; its encoder is kept, and so are the predictor's own matrices,
+            which gradients go through.
 
     Raises:
         BundleError: as ``load``, or the bundle has no predictor of the future.

@@ -92,7 +92,11 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, act: str) -> Tensor:
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None, act: str, is_packed: bool) -> Tensor:
     name, algorithm, function = ACTIVATIONS[act]
     if is_packed:
-        return torch.ops.mkldnn._linear_pointwise(x, weight, bias, name, [], algorithm)
+        is_lone = x.numel() == x.shape[-1] and not weight.is_mkldnn
+        # a lone row and a weight in the plain layout meet a kernel that rounds otherwise
+        rows = x.reshape(1, -1).expand(2, -1) if is_lone else x
+        found = torch.ops.mkldnn._linear_pointwise(rows, weight, bias, name, [], algorithm)
+        return found[0].view(*x.shape[:-1], -1) if is_lone else found
     if is_widened(x.device, x.dtype):
         offset = None if bias is None else bias.float()
         return linear(x.float(), weight.float(), offset, act).to(x.dtype)

@@ -95,6 +95,13 @@ class QuantisedLinear(Linear):
         return linear(x.to(self.dtype), self.weight, self.bias, act)
 
 
+def told_kept(model: nn.Module) -> str:
+    """Say how many of a model's matrices are kept as they are stored: none of a file of floats."""
+    linears = [part for part in model.modules() if isinstance(part, Linear)]
+    kept = sum(isinstance(part, QuantisedLinear) for part in linears)
+    return f"{kept} of {len(linears)} matrices kept quantised"
+
+
 def can_join(parts: Sequence[Groups | None]) -> bool:
     """Say whether matrices are all in groups of one form, so that their rows make one matrix."""
     forms = [None if part is None else _form(part) for part in parts]

@@ -39,12 +39,14 @@ def test_is_the_linear_layer_and_its_activation(act, bias, lead, packed):
 
 @pytest.mark.skipif(not has_packed_kernels(CPU), reason="plain kernels do not promise it")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_row_is_the_same_in_any_company(dtype):
-    layer = PackedLinear(torch.randn(96, 80), torch.randn(96), dtype, "gelu_erf")
+@pytest.mark.parametrize("reorder", [True, False])
+def test_a_row_is_the_same_in_any_company(dtype, reorder):
+    layer = PackedLinear(torch.randn(96, 80), torch.randn(96), dtype, "gelu_erf", reorder)
     x = torch.randn(700, 80).to(dtype)
     together = layer(x)
     for rows in (1, 3, 17, 64, 320):
         assert torch.equal(layer(x[:rows].clone()), together[:rows]), rows
+    assert layer(x[:1, None]).shape == (1, 1, 96)
 
 
 def test_a_linear_follows_changed_weights_and_gradients():
