@@ -70,6 +70,7 @@ JOBS = (
         ("--problems=8", "--rounds=3", "--iterations=10", "--sets=1"), ("--problems=2", "--quick")),
     Job("lewm_cuda", "lewm_solve.py", ("--problems=50", "--device=cuda", "--rounds=5"),
         ("--problems=2", "--quick"), needs_cuda=True),
+    Job("launches", "launches.py", takes=(), needs_cuda=True),
 )  # fmt: skip
 
 

@@ -182,9 +182,23 @@ def test_a_ratio_is_told_with_its_range_and_its_peer(written, rows):
     assert "not measured (no 'solves')" in written.line(row, {"s": {"figures": {}}})
 
 
+def test_launches_are_told_per_iteration_beside_those_of_a_solve_that_is_not_recorded(
+    written, rows
+):
+    (row,) = (row for row in rows.ROWS if row.script == "launches")
+    solves = {"recorded": {"per_iteration": 22 / 30}, "eager": {"per_iteration": 1234.4}}
+    told = written.line(row, {"launches": {"figures": {"solves": solves}}})
+    assert "| 0.73 (1,234 if not recorded) |  | 3 | 1 |" in told, told
+    solves["recorded"]["per_iteration"] = 3.5
+    assert "| 3, **missed** | 1, **short** |" in written.line(
+        row, {"launches": {"figures": {"solves": solves}}}
+    )
+    assert "no CUDA device at hand" in written.line(row, {})
+
+
 def test_every_row_is_of_a_script_that_is_run(alle, rows):
     names = {job.name for job in alle.JOBS}
-    assert {row.script for row in rows.ROWS} - names == {"launches"}
+    assert {row.script for row in rows.ROWS} <= names
     assert all((FOLDER / job.script).is_file() for job in alle.JOBS)
 
 
