@@ -23,7 +23,7 @@ GOLDEN = np.load(Path(__file__).parent / "golden" / "cem_ac.npz")
 WIDE = (torch.full((7,), -torch.inf), torch.full((7,), torch.inf))
 BOX = torch.tensor([1.0] * 7)
 CPU = torch.device("cpu")
-ARMS = ("cem_ac", "vjepa2_ac")
+ARMS = ("cem_ac", "icem_ac", "vjepa2_ac")
 PUBLISHED = {
     "function": "vjepa2_ac_function",
     "wrapper": "vjepa2_ac",
