@@ -7,6 +7,7 @@ between pixels. Velocities are not seen.
 import numpy as np
 from numpy.typing import NDArray
 
+from jepa_wm.envs.checks import check_size
 from jepa_wm.envs.maze_worlds import RADIUS, Floats, MazeMap
 
 CANVAS = 512  # px, of a window
@@ -30,8 +31,7 @@ class MazeRenderer:
     """
 
     def __init__(self, size: int, maze: MazeMap) -> None:
-        if size < 1:
-            raise ValueError(f"render_size={size} must be at least 1 pixel")
+        check_size(size)
         self.size = size
         self._view, self._canvas_view = (_View(pixels, maze) for pixels in (size, CANVAS))
         self._goal: Floats | None = None

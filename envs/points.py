@@ -14,7 +14,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import ArrayLike, NDArray
 
-from jepa_wm.envs.checks import check_choices, check_render_mode, check_reset_options
+from jepa_wm.envs.checks import check_choices, check_flags, check_render_mode, check_reset_options
 from jepa_wm.envs.rendering import Window
 
 CHOICES = {"observation": ("pixels", "state", "dict"), "draw_goal": ("goal", "none")}
@@ -81,6 +81,7 @@ class PointOptions:
 
     def __post_init__(self) -> None:
         check_choices(CHOICES, observation=self.observation, draw_goal=self.draw_goal)
+        check_flags(terminate=self.terminate)
         check_render_mode(self.render_mode, PointEnv.metadata["render_modes"])
 
 

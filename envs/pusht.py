@@ -16,10 +16,10 @@ from gymnasium import spaces
 from numpy.typing import ArrayLike, NDArray
 
 from jepa_wm.envs import metrics
-from jepa_wm.envs.checks import check_choices, check_render_mode, check_reset_options
+from jepa_wm.envs.checks import check_choices, check_flags, check_render_mode, check_reset_options
 from jepa_wm.envs.physics import HOME_STATE, PushTWorlds
 from jepa_wm.envs.rendering import CANVAS, Frame, PushTRenderer, Window
-from jepa_wm.envs.starts import RESET_MODES, begin, draw_legacy_state, draw_state
+from jepa_wm.envs.starts import RESET_MODES, begin, check_fits, draw_legacy_state, draw_state
 
 ACTION_SCALE = 100.0  # px per unit of a relative action
 GREEN_POSE = (256.0, 256.0, np.pi / 4)  # where the references draw the green T
@@ -108,6 +108,7 @@ class PushT(gym.Env[Observation, NDArray[np.float32]]):
             success=success,
             reset_mode=reset_mode,
         )
+        check_flags(terminate=terminate, draw_contacts=draw_contacts)
         check_render_mode(render_mode, self.metadata["render_modes"])
         self.render_mode = render_mode
         self._is_relative = action == "relative"
@@ -117,6 +118,8 @@ class PushT(gym.Env[Observation, NDArray[np.float32]]):
             1, block_shape=block_shape, block_scale=block_scale, count_contacts=True
         )
         self._shape = self._worlds.shape
+        if reset_mode == "exact":
+            check_fits(self._shape, block_scale)
         green = GREEN_POSE if draw_goal == "fixed" else None
         self._renderer = PushTRenderer(render_size, self._shape, green)
         self._window: Window | None = None

@@ -14,7 +14,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import ArrayLike, NDArray
 
-from jepa_wm.envs.checks import check_choices, check_render_mode, check_reset_options
+from jepa_wm.envs.checks import check_choices, check_flags, check_render_mode, check_reset_options
 from jepa_wm.envs.reach_play import start_states
 from jepa_wm.envs.reach_rendering import Frame, ReachRenderer
 from jepa_wm.envs.reach_worlds import (
@@ -90,6 +90,7 @@ class Reach(gym.Env[Observation, NDArray[np.float32]]):
         render_mode: str | None = None,
     ) -> None:
         check_choices(CHOICES, task=task, observation=observation, draw_goal=draw_goal)
+        check_flags(terminate=terminate)
         check_render_mode(render_mode, self.metadata["render_modes"])
         self.render_mode = render_mode
         self._task, self._observation, self._draw_goal = task, observation, draw_goal

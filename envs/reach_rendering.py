@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from jepa_wm.envs.checks import check_size
 from jepa_wm.envs.reach_worlds import BLOCK_HEIGHT, BLOCK_SIDE, HIGH, LOW, rotation_matrices
 
 with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
@@ -75,8 +76,7 @@ class ReachRenderer:
     """
 
     def __init__(self, size: int) -> None:
-        if not 1 <= size <= CANVAS:
-            raise ValueError(f"render_size={size} must be 1 to {CANVAS}")
+        check_size(size, CANVAS)
         self.size = size
         self._goal: Floats | None = None
         self._scene = pygame.Surface((CANVAS, CANVAS))

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from jepa_wm.envs.checks import check_size
 from jepa_wm.envs.physics import AGENT_RADIUS, WALL_RADIUS, WALLS, Segment
 from jepa_wm.envs.shapes import BlockShape, place_polygons
 
@@ -110,8 +111,7 @@ class PushTRenderer:
     """
 
     def __init__(self, size: int, shape: BlockShape, goal: Pose | None) -> None:
-        if size < 1:
-            raise ValueError(f"render_size={size} must be at least 1 pixel")
+        check_size(size)
         self.size = size
         self.shape = shape
         self._resize = LinearResize(CANVAS, size)

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import pymunk
 
+from jepa_wm.envs.checks import is_number
+
 Points = tuple[tuple[float, float], ...]
 Rectangle = tuple[float, float, float, float]
 
@@ -80,7 +82,7 @@ def make_block(name: str, scale: float = 30.0) -> BlockShape:
     """
     if name not in _PARTS:
         raise ValueError(f"block_shape={name!r} is unknown; use one of {', '.join(BLOCK_NAMES)}")
-    if not (np.isfinite(scale) and scale > 0):
+    if not (is_number(scale) and np.isfinite(scale) and scale > 0):
         raise ValueError(f"block_scale={scale!r} must be a positive number of pixels")
     rectangles, moments_of, symmetry = _PARTS[name]
     scaled = [(scale * a, scale * b, scale * c, scale * d) for a, b, c, d in rectangles]

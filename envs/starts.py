@@ -15,11 +15,33 @@ from jepa_wm.envs.shapes import BlockShape
 RESET_MODES = ("exact", "swm", "gym_pusht", "dino_wm")
 AGENT_RANGE, BLOCK_RANGE = (50.0, 450.0), (100.0, 400.0)  # px, both axes
 TRIES = 10_000
+ROOM_TRIES = 1_000  # of a block that is asked for; later draws have ten times as many
 
 Floats = NDArray[np.float64]
 
 
-def draw_state(mode: str, rng: np.random.Generator, shape: BlockShape) -> Floats:
+def check_fits(shape: BlockShape, scale: float) -> None:
+    """Refuse a block that has no room between the walls and beside the agent.
+
+    Args:
+        shape: The block.
+        scale: What it was made of, px, for the text.
+
+    Raises:
+        ValueError: of many places drawn it fits in none.
+    """
+    try:
+        draw_state("exact", np.random.default_rng(0), shape, ROOM_TRIES)
+    except ValueError as error:
+        raise ValueError(
+            f"block_scale={scale:g}: a block_shape={shape.name} that reaches {shape.reach:.0f} px "
+            "does not fit between the walls; choose a smaller one, 30 is published"
+        ) from error
+
+
+def draw_state(
+    mode: str, rng: np.random.Generator, shape: BlockShape, tries: int = TRIES
+) -> Floats:
     """Draw a state: agent in [50,450]^2, block in [100,400]^2, at rest, float64 [7].
 
     ``exact`` draws the angle from [0, 2 pi) and rejects states in which block and agent or block
@@ -28,7 +50,7 @@ def draw_state(mode: str, rng: np.random.Generator, shape: BlockShape) -> Floats
     Raises:
         ValueError: the block is too large to fit.
     """
-    for _ in range(TRIES):
+    for _ in range(tries):
         low_angle = 0.0 if mode == "exact" else -TURN
         agent, block = rng.uniform(*AGENT_RANGE, 2), rng.uniform(*BLOCK_RANGE, 2)
         state = np.array([*agent, *block, rng.uniform(low_angle, TURN), 0.0, 0.0])

@@ -15,7 +15,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import ArrayLike, NDArray
 
-from jepa_wm.envs.checks import check_choices, check_render_mode, check_reset_options
+from jepa_wm.envs.checks import check_choices, check_flags, check_render_mode, check_reset_options
 from jepa_wm.envs.rendering import Window
 from jepa_wm.envs.tworoom_rendering import Frame, TwoRoomRenderer
 from jepa_wm.envs.tworoom_worlds import (
@@ -96,6 +96,7 @@ class TwoRoom(gym.Env[Observation, Any]):
             draw_goal=draw_goal,
             goal_room=goal_room,
         )
+        check_flags(terminate=terminate)
         check_render_mode(render_mode, self.metadata["render_modes"])
         self.render_mode = render_mode
         self._observation, self._draw_goal, self._goal_room = observation, draw_goal, goal_room

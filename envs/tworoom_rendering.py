@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from jepa_wm.envs.checks import check_size
 from jepa_wm.envs.rendering import CANVAS, LinearResize
 from jepa_wm.envs.tworoom_worlds import BORDER, MIDDLE, RADIUS, SIZE, Rooms
 
@@ -35,8 +36,7 @@ class TwoRoomRenderer:
     """
 
     def __init__(self, size: int, rooms: Rooms) -> None:
-        if size < 1:
-            raise ValueError(f"render_size={size} must be at least 1 pixel")
+        check_size(size)
         self.size = size
         self._resize = LinearResize(SIZE, size)
         self._enlarge = LinearResize(SIZE, CANVAS)

@@ -12,6 +12,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from jepa_wm.envs.checks import is_number, is_whole
+
 Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]
 Bools = NDArray[np.bool_]
@@ -26,6 +28,13 @@ PUSH_BACK = 0.5  # px between the wall and a dot that ran into it
 HOME_STATE, HOME_GOAL = (60.0, 112.0), (164.0, 112.0)
 SPEEDS, THICKNESSES, HALVES = (1.75, 10.5), (7, 41), (1, 21)  # px; the reference's ranges
 WALLS = ("vertical", "horizontal")
+
+
+def _is_door(door: object) -> bool:
+    """Say whether a value is a centre in the picture and a half width of the reference's range."""
+    if not isinstance(door, Sequence) or len(door) != 2 or not all(map(is_number, door)):
+        return False
+    return 0 <= door[0] < SIZE and HALVES[0] <= door[1] <= HALVES[1]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,19 +68,21 @@ class Rooms:
 
     def __post_init__(self) -> None:
         faults = [
-            f"{name}={value!r} must be {low:g} to {high:g}"
-            for name, value, (low, high) in (
-                ("speed", self.speed, SPEEDS),
-                ("thickness", self.thickness, THICKNESSES),
+            f"{name}={value!r} must be {low:g} to {high:g}{kind}"
+            for name, value, (low, high), is_kind, kind in (
+                ("speed", self.speed, SPEEDS, is_number, ""),
+                ("thickness", self.thickness, THICKNESSES, is_whole, ", a whole number"),
             )
-            if not low <= value <= high
+            if not (is_kind(value) and low <= value <= high)
         ]
         if self.wall not in WALLS:
             faults.append(f"wall={self.wall!r} is unknown; use {' or '.join(WALLS)}")
-        if not 1 <= len(self.doors) <= 3:
+        doors = self.doors if isinstance(self.doors, Sequence) else ()
+        if not 1 <= len(doors) <= 3 or isinstance(doors, str):
             faults.append(f"doors={self.doors!r} must be 1 to 3")
-        for door in self.doors:
-            if len(door) != 2 or not (0 <= door[0] < SIZE and HALVES[0] <= door[1] <= HALVES[1]):
+            doors = ()
+        for door in doors:
+            if not _is_door(door):
                 faults.append(
                     f"door {door!r} must be a centre, 0 to {SIZE - 1}, and a half width, "
                     f"{HALVES[0]} to {HALVES[1]}"

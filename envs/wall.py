@@ -12,6 +12,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from jepa_wm.envs.checks import check_flags
 from jepa_wm.envs.points import PointEnv, PointOptions
 from jepa_wm.envs.wall_play import draw_task
 from jepa_wm.envs.wall_rendering import WallRenderer
@@ -71,6 +72,7 @@ class Wall(PointEnv):
             terminate=terminate,
             render_mode=render_mode,
         )
+        check_flags(reference_nan=reference_nan)
         worlds = WallWorlds(1, wall_x=wall_x, door_y=door_y, reference_nan=reference_nan)
         self._layout = worlds.layout
         super().__init__(

@@ -6,6 +6,7 @@ The drawing is DINO-WM's to the grey level; its resize leaves fractions, which a
 import numpy as np
 from numpy.typing import NDArray
 
+from jepa_wm.envs.checks import check_size
 from jepa_wm.envs.wall_worlds import HIGH, LOW, SIZE, Floats, Layout
 
 CANVAS = 512  # px, of a window
@@ -41,8 +42,7 @@ class WallRenderer:
     """
 
     def __init__(self, size: int, layout: Layout) -> None:
-        if size < 1:
-            raise ValueError(f"render_size={size} must be at least 1 pixel")
+        check_size(size)
         self.size = size
         self._weights, self._canvas_weights = (resize_weights(SIZE, to) for to in (size, CANVAS))
         self._white = ~_walls(layout)

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from jepa_wm.envs.checks import is_whole
+
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
@@ -41,8 +43,8 @@ class Layout:
     def __post_init__(self) -> None:
         for name, room in (("wall_x", HALF_WALL + 7), ("door_y", HALF_DOOR + 1)):
             value, low, high = getattr(self, name), LOW + room, HIGH - room
-            if not low <= value <= high:
-                raise ValueError(f"{name}={value} must be {low:g} to {high:g} px")
+            if not (is_whole(value) and low <= value <= high):
+                raise ValueError(f"{name}={value!r} must be {low:g} to {high:g} px, a whole number")
 
     @property
     def across(self) -> int:

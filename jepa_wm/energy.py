@@ -11,7 +11,8 @@ from typing import Any
 
 from jepa_wm.errors import ConfigError
 from jepa_wm.experiments.landscapes import check_energy, draw_energy, lines, measure_energy
-from jepa_wm.experiments.report import new_folder
+from jepa_wm.experiments.origins import tell_strange
+from jepa_wm.experiments.report import check_folder, new_folder
 from jepa_wm.experiments.setup import chunk_of, load_brain, make_agent, make_segments, make_tasks
 from jepa_wm.launch import build, launch
 from jepa_wm.runtime import resolve_device, resolve_dtype, use_threads
@@ -20,6 +21,7 @@ from jepa_wm.runtime import resolve_device, resolve_dtype, use_threads
 def main(options: dict[str, Any]) -> None:
     """Load, survey, draw."""
     check_energy(options)
+    check_folder(options["out"])
     use_threads(options["threads"])
     device = resolve_device(str(options["device"]))
     env = build(options["env"], "env").unwrapped
@@ -31,6 +33,7 @@ def main(options: dict[str, Any]) -> None:
     names, unit = options["names"], options["unit"]
     chunk = chunk_of(options, brain.model, agent.planner.horizon, agent.device)
     print(f"model     {brain.about['name']}\nmemory    {chunk}")
+    tell_strange(brain.about)
     records, drawings = [], []
     for task, recorded in zip(tasks, segments.actions, strict=True):
         try:

@@ -40,6 +40,7 @@ def _one_line(error: BaseException) -> str:
         "Set the environment variable",
         "Config search path:",
         "To append to your config",
+        " was raised from the environment creator",  # gymnasium's, with every argument
     ):
         text = text.partition(noise)[0]
     return text.strip().rstrip(".")
@@ -74,8 +75,15 @@ def build(node: dict[str, Any], what: str) -> Any:
         what: Its name on the command line, for the error.
 
     Raises:
-        ConfigError: the target does not take these values, or refuses them.
+        ConfigError: nothing can be built from it, or the target does not take these values, or
+            refuses them.
     """
+    if not isinstance(node, dict) or "_target_" not in node:
+        told = "null" if node is None else repr(node)
+        raise ConfigError(
+            f"{what}={told} names nothing to build; it must be a mapping with a _target_, as in "
+            "the files of conf/"
+        )
     try:
         return instantiate(node, _convert_="all")  # plain lists and dicts, records as they are
     except InstantiationException as error:

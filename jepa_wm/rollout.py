@@ -12,8 +12,9 @@ from typing import Any
 from jepa_wm.errors import ConfigError
 from jepa_wm.experiments.decoding import keep_painter
 from jepa_wm.experiments.observer import Observer
+from jepa_wm.experiments.origins import tell_strange
 from jepa_wm.experiments.paths import NAMED
-from jepa_wm.experiments.report import new_folder
+from jepa_wm.experiments.report import check_folder, new_folder
 from jepa_wm.experiments.rollout_report import figures, lines, write
 from jepa_wm.experiments.rollout_study import study
 from jepa_wm.experiments.rollouts import DISTANCES
@@ -44,6 +45,7 @@ def check(options: dict[str, Any]) -> None:
         faults.append(f"out={options['out']} already holds a run; choose another folder")
     if faults:
         raise ConfigError("; ".join(faults))
+    check_folder(options["out"])
 
 
 def _number_faults(options: dict[str, Any]) -> list[str]:
@@ -74,6 +76,7 @@ def main(options: dict[str, Any]) -> None:
             f"gives {brain.codec.action_dim} ({brain.codec.block} steps of {brain.codec.env_dim}); "
             "give a model of this environment"
         )
+    tell_strange(brain.about)
     observer = Observer(brain, env, options["task"].get("proprio"), device)
     try:
         found = study(options, brain, observer)

@@ -18,6 +18,7 @@ from jepa_wm.errors import ConfigError
 from jepa_wm.experiments.bench_cells import Planned, plan_cells
 from jepa_wm.experiments.bench_folder import open_folder, write_failure
 from jepa_wm.experiments.bench_records import EpisodeRecord, append_record, read_records
+from jepa_wm.experiments.origins import tell_strange
 from jepa_wm.experiments.parts import PLANNER
 from jepa_wm.experiments.precision import Pair, Priced, pairs, price, row_of
 from jepa_wm.experiments.shards import Ran, Shard, run_shard
@@ -209,6 +210,7 @@ def _announce(bench: Bench, workers: Workers, settings: Mapping[str, Any]) -> No
     print(
         f"workers   {workers.count} ({settings['launcher']}), {settings['threads']} thread(s) each"
     )
+    tell_strange(*(one.cell.model for one in bench.planned))
     print(f"results   {bench.out}", flush=True)
 
 

@@ -3,9 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
+from jepa_wm.control.statistics import Measure
 from jepa_wm.errors import ConfigError
 
 COUNTS = ("episodes", "budget", "num_envs", "replan_every", "hold", "goal_offset")
+_FIELDS = set(Measure.__dataclass_fields__)
+_MEASURE = "{key: of info, label: its name, unit: its unit}, with scale and threshold if need be"
 FLAGS = ("warm_start", "shrink_horizon", "baselines", "ceiling")
 
 
@@ -31,3 +34,19 @@ def check_options(options: Mapping[str, Any]) -> None:
         raise ConfigError(f"film={film!r} must be a whole number >= 0")
     if history is not None and (type(history) is not int or history < 1):
         raise ConfigError(f"history={history!r} must be a whole number >= 1, or null")
+    read_measures(options["task"])
+
+
+def read_measures(task: Mapping[str, Any]) -> tuple[Measure, ...]:
+    """Return what is reported of each episode, ``task.measures``.
+
+    Raises:
+        ConfigError: there are none, or one is no measure.
+    """
+    given = task["measures"]
+    if not isinstance(given, list) or not given:
+        raise ConfigError(f"task.measures={given!r} must be a list of at least one {_MEASURE}")
+    for one in given:
+        if not isinstance(one, Mapping) or not {"key", "label", "unit"} <= set(one) <= _FIELDS:
+            raise ConfigError(f"task.measures: {one!r} must be {_MEASURE}")
+    return tuple(Measure(**one) for one in given)

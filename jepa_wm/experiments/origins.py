@@ -1,5 +1,9 @@
 """Where a bundle was trained, as far as it tells: a run elsewhere is possible, and rarely meant."""
 
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
 import gymnasium
 import numpy as np
 
@@ -27,6 +31,17 @@ def strangeness(bundle: Bundle, env_id: str, space: gymnasium.Space) -> str | No
             f"this environment's are {_numbers(space.low)} to {_numbers(space.high)}"
         )
     return None
+
+
+def tell_strange(*models: Mapping[str, Any]) -> None:
+    """Print a note on every model that was trained elsewhere, once each.
+
+    Args:
+        models: What is known of them, with ``name`` and perhaps ``strange`` (``strangeness``).
+    """
+    told = {(str(one["name"]), str(one["strange"])) for one in models if one.get("strange")}
+    for name, text in sorted(told):
+        print(f"note      {Path(name).name}: {text}" if len(models) > 1 else f"note      {text}")
 
 
 def _home(bundle: Bundle) -> str | None:

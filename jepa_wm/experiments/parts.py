@@ -18,6 +18,7 @@ from jepa_wm.control.episode import Rules, Task
 from jepa_wm.control.exact import ExactCosts
 from jepa_wm.control.protocol import Protocol, Segments, protocol_of
 from jepa_wm.control.statistics import Measure
+from jepa_wm.experiments.checks import read_measures
 from jepa_wm.experiments.episodes import make_rules, make_segments
 from jepa_wm.experiments.setup import (
     EXACT,
@@ -81,7 +82,7 @@ def _make_scene(text: str) -> Scene:
     options = json.loads(text)
     env = build(options["env"], "env")
     segments = make_segments(options, env.unwrapped)
-    measures = tuple(Measure(**measure) for measure in options["task"]["measures"])
+    measures = read_measures(options["task"])
     return Scene(options, env, segments, protocol_of(options, env, segments), measures)
 
 

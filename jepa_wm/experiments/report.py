@@ -19,9 +19,11 @@ from jepa_wm.control.episode import Episode, Rules, save_episode, tally
 from jepa_wm.control.episode_list import write_episode_list
 from jepa_wm.control.mpc import MPC
 from jepa_wm.control.protocol import Protocol, Segments, content_hash
-from jepa_wm.control.statistics import Measure, Summary, compare, summarise
+from jepa_wm.control.statistics import Summary, compare, summarise
 from jepa_wm.errors import ConfigError
+from jepa_wm.experiments.checks import read_measures
 from jepa_wm.experiments.goals import GOALS
+from jepa_wm.experiments.origins import tell_strange
 from jepa_wm.experiments.setup import chunk_of
 from jepa_wm.experiments.threads import told_threads
 from jepa_wm.runtime import told_dtype, versions
@@ -44,10 +46,26 @@ def new_folder(given: str | None, command: str) -> Path:
     try:
         return _new_folder(given, command)
     except OSError as error:
-        where = "outputs/, where out=null puts results" if given is None else f"out={given}"
-        raise ConfigError(
-            f"{where}: no folder can be made there ({error.strerror}); choose another with out="
-        ) from error
+        raise _no_folder(given, error.strerror) from error
+
+
+def check_folder(given: str | None) -> None:
+    """Refuse a folder that ``new_folder`` could not make, and make none yet.
+
+    Raises:
+        ConfigError: it is below a file, or below a folder that may not be written to.
+    """
+    wanted = Path("outputs" if given is None else str(given)).expanduser().absolute()
+    found = next(path for path in (wanted, *wanted.parents) if path.exists())
+    if not found.is_dir():
+        raise _no_folder(given, f"{found} is a file")
+    if not os.access(found, os.W_OK | os.X_OK):
+        raise _no_folder(given, f"{found} may not be written to")
+
+
+def _no_folder(given: str | None, why: str | None) -> ConfigError:
+    where = "outputs/, where out=null puts results" if given is None else f"out={given}"
+    return ConfigError(f"{where}: no folder can be made there ({why}); choose another with out=")
 
 
 def _new_folder(given: str | None, command: str) -> Path:
@@ -93,7 +111,7 @@ class PlanReport:
     ) -> None:
         self.options, self.about, self.agent = options, about, agent
         self.test, self.rules, self.where = test, rules, where
-        self.measures = tuple(Measure(**measure) for measure in options["task"]["measures"])
+        self.measures = read_measures(options["task"])
         self.preset, self.versions = preset_record(options), versions()
         self.planner_name = type(agent.planner).__name__
         self.scored = options["goal"] in GOALS
@@ -120,10 +138,9 @@ class PlanReport:
             "actions": f"{_actions(codec)} (from the {self.about['statistics']})",
             "results": str(self.folder),
         }
-        if self.about.get("strange"):
-            lines["note"] = self.about["strange"]
         for name, text in lines.items():
             print(f"{name:<9} {text}", flush=True)
+        tell_strange(self.about)
         record = {
             "protocol": self.test.record(),
             "preset": self.preset,

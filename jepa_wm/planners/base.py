@@ -121,7 +121,10 @@ class ContinuousPlanner(ABC):
     def _per_dim(self, name: str, action_dim: int, device: torch.device) -> Tensor:
         values = getattr(self, name)
         if isinstance(values, Sequence) and len(values) != action_dim:
-            raise ValueError(f"{name} has {len(values)} numbers, the solver action {action_dim}")
+            raise ValueError(
+                f"{name} has {len(values)} numbers, the solver action {action_dim}; "
+                "give one number for all, or one for each"
+            )
         return constant(values, device)
 
     def _box(self, start: Plan, bounds: Bounds, generators: Streams) -> Bounds | None:
