@@ -3,22 +3,29 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 
 from jepa_wm.experiments.bench_cells import settle
 from jepa_wm.experiments.cost_model import Costs, measure_costs
 from jepa_wm.experiments.crossing import cross
-from jepa_wm.experiments.parts import Scene, brain_of, scene_of
+from jepa_wm.experiments.first_cost import first_sight
+from jepa_wm.experiments.origins import tell_strange
+from jepa_wm.experiments.parts import brain_of, scene_of
 from jepa_wm.experiments.setup import make_agent
+from jepa_wm.experiments.work import Speed, probe
 from jepa_wm.runtime import DTYPES
 
+Speeds = dict[tuple[str, str, int], Speed]
+"""What was measured of the machine, by device, dtype and threads."""
 
-def cost_of(options: dict[str, Any]) -> Costs:
+
+def cost_of(options: dict[str, Any], speeds: Speeds) -> Costs:
     """Count and time the first decision of a combination's first episode.
 
     Args:
         options: Plain options of ``conf/plan.yaml``, device and dtype settled.
+        speeds: Of the machine; measured and added where it is not there yet, so that combinations
+            are held against the same floor.
 
     Raises:
         ConfigError: the options do not fit together.
@@ -26,9 +33,14 @@ def cost_of(options: dict[str, Any]) -> Costs:
     torch.set_num_threads(options["threads"])
     scene = scene_of(options)
     brain = brain_of(scene)
+    tell_strange(brain.about)
     agent = make_agent(options, brain, torch.device(options["device"]))
-    frame, proprio = _seen(scene, brain.frames)
-    return measure_costs(agent, frame, proprio, DTYPES[options["dtype"]])
+    proprio = options["task"].get("proprio")
+    seen = first_sight(scene.env, scene.segments, brain.frames, proprio)
+    where = (options["device"], options["dtype"], options["threads"])
+    if where not in speeds:
+        speeds[where] = probe(agent.device, DTYPES[options["dtype"]])
+    return measure_costs(agent, *seen, speeds[where])
 
 
 def price_all(words: Sequence[str], settings: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -41,21 +53,13 @@ def price_all(words: Sequence[str], settings: Mapping[str, Any]) -> list[dict[st
     Raises:
         ConfigError: a combination cannot be run.
     """
-    found = []
+    found, speeds = [], Speeds()
     for one in cross(words):
         options = settle(one.overrides, settings)
         axes = {"model": options["model"], "planner": options["preset"]["planner"], **one.axes}
-        costs = cost_of(options)
         where = f"{options['device']}, {options['dtype']}, {options['threads']} thread(s)"
-        print(f"\n{' '.join(map(str, axes.values()))}: one decision, {where}\n{costs.table()}")
+        print(f"\n{' '.join(map(str, axes.values()))}: one decision, {where}", flush=True)
+        costs = cost_of(options, speeds)
+        print(costs.table(), flush=True)
         found.append({"axes": axes, "where": where, **costs.record()})
     return found
-
-
-def _seen(scene: Scene, frames: str) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return what an agent sees at the start of the first episode, and its proprioception."""
-    start, goal = scene.segments.starts[0], scene.segments.goals[0]
-    _, info = scene.env.reset(seed=0, options={"state": start, "goal_state": goal})
-    frame = scene.env.render() if frames == "render" else info[frames]
-    key = scene.options["task"].get("proprio")
-    return np.asarray(frame), None if key is None else np.asarray(info[key])

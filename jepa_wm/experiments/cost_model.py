@@ -1,7 +1,9 @@
 """What one decision costs: its arithmetic, the time that takes at least, and the time it took.
 
 Where measured time and floor are close, only less arithmetic or fewer bits help; where they are far
-apart, the time goes into launches, memory or Python.
+apart, the time goes into launches, memory or Python. The floor is of arithmetic alone. The bytes
+are what products would move if no operand stayed in a cache; most do, so the time of moving them is
+told beside the floor and is none: a stage may well be faster.
 """
 
 import math
@@ -16,7 +18,8 @@ from torch import Tensor
 from jepa_wm.control.cost import RolloutCost
 from jepa_wm.control.interfaces import Context, Plan
 from jepa_wm.control.mpc import MPC
-from jepa_wm.experiments.work import Speed, Work, count, probe
+from jepa_wm.control.situation import Situation
+from jepa_wm.experiments.work import Speed, Work, count
 from jepa_wm.runtime import synchronised_seconds
 
 REPEATS = 5
@@ -30,13 +33,20 @@ class Stage:
         name: ``encode``, ``rollout``, ``update`` or ``decision``.
         work: Its arithmetic; None where it is none worth counting.
         floor: Seconds the arithmetic takes at the measured speed.
+        uncached: Seconds its bytes would take to move if none were in a cache: no floor.
         seconds: Median seconds it took.
     """
 
     name: str
     work: Work | None
     floor: float
+    uncached: float
     seconds: float
+
+    @classmethod
+    def of(cls, name: str, work: Work, speed: Speed, seconds: float) -> "Stage":
+        """Return a stage with what its work takes at a speed."""
+        return cls(name, work, speed.floor(work), speed.uncached(work), seconds)
 
     def record(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
@@ -46,6 +56,7 @@ class Stage:
             "flops": None if work is None else work.flops,
             "bytes": None if work is None else work.bytes,
             "floor_seconds": self.floor,
+            "uncached_seconds": self.uncached,
             "seconds": self.seconds,
         }
 
@@ -74,11 +85,23 @@ class Costs:
             "matmul_flops_per_second": self.speed.flops,
             "copy_bytes_per_second": self.speed.bytes,
             "stages": [stage.record() for stage in self.stages],
+            "notes": self.notes(),
         }
+
+    def notes(self) -> list[str]:
+        """Say which stages were measured below their floor, which no stage can be."""
+        below = [stage.name for stage in self.stages if stage.seconds < stage.floor]
+        if not below:
+            return []
+        return [
+            f"{', '.join(below)}: measured below the floor, so the machine was busier when its "
+            "speed was measured than after; run this again when it is quiet"
+        ]
 
     def table(self) -> str:
         """Return it as a table for people."""
-        head = ["stage", "GFLOP", "MB", "floor ms", "measured ms", "measured / floor"]
+        head = ["stage", "GFLOP", "floor ms", "MB", "uncached ms", "measured ms",
+                "measured / floor"]  # fmt: skip
         rows = [head, *(_row(stage) for stage in self.stages)]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = [
@@ -89,19 +112,17 @@ class Costs:
             f"{self.evaluations} candidates over {self.horizon} blocks; this machine multiplies "
             f"{self.speed.flops / 1e9:.0f} GFLOP/s and copies {self.speed.bytes / 1e9:.0f} GB/s"
         )
-        return "\n".join([*lines, speed])
+        return "\n".join([*lines, speed, *(f"note: {note}" for note in self.notes())])
 
 
-def measure_costs(
-    agent: MPC, frame: np.ndarray, proprio: np.ndarray | None, dtype: torch.dtype
-) -> Costs:
+def measure_costs(agent: MPC, frame: np.ndarray, proprio: np.ndarray | None, speed: Speed) -> Costs:
     """Count and time one cold decision of one problem.
 
     Args:
         agent: The control loop, whose settings count.
         frame: What it sees, e.g. uint8 [H,W,3]; also the goal.
         proprio: Proprioception [P], or None.
-        dtype: Of the model's products, for the measured speed.
+        speed: Of the device, with the dtype and threads of the agent (``probe``).
     """
     device, model = agent.device, agent.world_model
     frames = torch.from_numpy(np.ascontiguousarray(frame))[None, None].to(device)
@@ -115,9 +136,12 @@ def measure_costs(
     encoding, encode_seconds = count(encode), _median(encode, device)
     z = encode()
     context = Context(z, z.new_zeros(1, 0, agent.codec.action_dim), pose)
+    situation = Situation(
+        block=agent.codec.block, goal_proprio=None if pose is None else pose[:, 0]
+    )
 
     def decide() -> tuple[Plan, _Watched]:
-        cost = RolloutCost(model, agent.objective, z[:, 0], context, agent.chunk, 1)
+        cost = RolloutCost(model, agent.objective, z[:, 0], context, agent.chunk, 1, situation)
         watched = _Watched(cost, device)
         start = agent.planner.start(1, agent.codec.action_dim, device)
         low, high = agent.codec.bounds()
@@ -133,17 +157,11 @@ def measure_costs(
         totals.append(synchronised_seconds(device) - began)
         inside.append(watched.seconds)
     plan_seconds, rollout_seconds = float(np.median(totals[1:])), float(np.median(inside[1:]))
-    speed = probe(device, dtype)
     stages = (
-        Stage("encode", encoding, speed.floor(encoding), encode_seconds),
-        Stage("rollout", planning, speed.floor(planning), rollout_seconds),
-        Stage("update", None, 0.0, max(0.0, plan_seconds - rollout_seconds)),
-        Stage(
-            "decision",
-            encoding + planning,
-            speed.floor(encoding + planning),
-            encode_seconds + plan_seconds,
-        ),
+        Stage.of("encode", encoding, speed, encode_seconds),
+        Stage.of("rollout", planning, speed, rollout_seconds),
+        Stage("update", None, 0.0, 0.0, max(0.0, plan_seconds - rollout_seconds)),
+        Stage.of("decision", encoding + planning, speed, encode_seconds + plan_seconds),
     )
     return Costs(stages, watched.cost.evaluations, plan.actions.shape[1], speed)
 
@@ -189,8 +207,9 @@ def _row(stage: Stage) -> list[str]:
     return [
         stage.name,
         "-" if work is None else f"{work.flops / 1e9:.3g}",
-        "-" if work is None else f"{work.bytes / 1e6:.3g}",
         "-" if work is None else f"{1e3 * stage.floor:.3g}",
+        "-" if work is None else f"{work.bytes / 1e6:.3g}",
+        "-" if work is None else f"{1e3 * stage.uncached:.3g}",
         f"{1e3 * stage.seconds:.3g}",
         "-" if math.isnan(ratio) else f"{ratio:.2f}",
     ]

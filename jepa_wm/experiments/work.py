@@ -7,6 +7,7 @@ what the code does, not what a formula says it should.
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -14,12 +15,14 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from jepa_wm.models.packed import linear
+from jepa_wm.models.packed import PackedLinear
 from jepa_wm.runtime import synchronised_seconds
 
-PROBE_ROWS = 2048  # of the matrix product that measures a device
+PROBE_ROWS = 2048  # of the matrix products that measure a device
+PROBE_WIDTHS = (2048, 512)  # of their square weights: one for large models, one that caches hold
 PROBE_BYTES = 256 << 20  # of the copy, larger than any cache
-PROBE_SECONDS = 0.3
+PROBE_SECONDS = 0.2
+PROBE_ROUNDS = 3  # what disturbs one of them need not disturb the next
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,9 @@ class Work:
 
     Attributes:
         flops: Operations of matrix products and attention, a multiply-add counting as two.
-        bytes: What those read and wrote if nothing stayed in a cache between two of them.
+        bytes: What those read and wrote if nothing stayed in a cache between two of them. Much
+            does (that is what pieces of a rollout are cut for), so it bounds the traffic from
+            above, not from below.
     """
 
     flops: float
@@ -50,7 +55,7 @@ class Speed:
     """What a device reaches.
 
     Attributes:
-        flops: Operations a second in a large matrix product of a dtype.
+        flops: Operations a second in large matrix products of a dtype, the most found.
         bytes: Bytes a second, read and written, in a large copy.
     """
 
@@ -60,6 +65,10 @@ class Speed:
     def floor(self, work: Work) -> float:
         """Seconds the arithmetic of some work takes at this speed."""
         return work.flops / self.flops
+
+    def uncached(self, work: Work) -> float:
+        """Seconds its bytes take to move if none are in a cache: no floor, see ``Work``."""
+        return work.bytes / self.bytes
 
 
 def count(run: Callable[[], Any]) -> Work:
@@ -75,18 +84,26 @@ def count(run: Callable[[], Any]) -> Work:
 
 
 def probe(device: torch.device, dtype: torch.dtype) -> Speed:
-    """Measure a device: one large matrix product in ``dtype`` and one large copy, best of several.
+    """Measure a device: large matrix products in ``dtype`` and a large copy, best of several.
 
-    With the threads PyTorch is set to use.
+    Products are those of the models' own layers, with the threads PyTorch is set to use.
     """
-    n = PROBE_ROWS
-    x, weight = (torch.randn(n, n, device=device).to(dtype) for _ in range(2))
+    rows = PROBE_ROWS
     source = torch.empty(PROBE_BYTES // 4, device=device)
     target = torch.empty_like(source)
+    inputs = [torch.randn(rows, width, device=device).to(dtype) for width in PROBE_WIDTHS]
+    layers = [
+        PackedLinear(torch.randn(width, width, device=device), None, dtype)
+        for width in PROBE_WIDTHS
+    ]
+    flops, moved = 0.0, 0.0
     with torch.inference_mode():
-        product = _best(lambda: linear(x, weight, None, "none"), device)
-        copy = _best(lambda: target.copy_(source), device)
-    return Speed(2 * n**3 / product, 2 * PROBE_BYTES / copy)
+        for _ in range(PROBE_ROUNDS):
+            for width, layer, x in zip(PROBE_WIDTHS, layers, inputs, strict=True):
+                product = _best(partial(layer, x), device)
+                flops = max(flops, 2 * rows * width**2 / product)
+            moved = max(moved, 2 * PROBE_BYTES / _best(lambda: target.copy_(source), device))
+    return Speed(flops, moved)
 
 
 def _best(run: Callable[[], Any], device: torch.device) -> float:

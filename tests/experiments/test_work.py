@@ -9,8 +9,10 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from jepa_wm.bench import split_words
 from jepa_wm.control.interfaces import Context
-from jepa_wm.experiments.cost_model import measure_costs
+from jepa_wm.experiments.bench_costs import price_all
+from jepa_wm.experiments.cost_model import Costs, Stage, measure_costs
 from jepa_wm.experiments.setup import load_agent
 from jepa_wm.experiments.work import Speed, Work, count, probe
 from jepa_wm.models import load_world_model
@@ -78,7 +80,7 @@ def test_a_decision_is_counted_and_timed():
     env.reset(seed=0)
     agent = load_agent("lewm.gguf", env.action_space, CPU, planner="random_shooting")
     agent.planner = dataclasses.replace(agent.planner, num_samples=8)
-    costs = measure_costs(agent, env.render(), None, torch.float32)
+    costs = measure_costs(agent, env.render(), None, Speed(flops=1e9, bytes=1e9))
     by_name = {stage.name: stage for stage in costs.stages}
     assert costs.evaluations == 8 + 1 and costs.horizon == 5
     whole = by_name["decision"]
@@ -86,5 +88,31 @@ def test_a_decision_is_counted_and_timed():
     assert whole.seconds == pytest.approx(
         sum(by_name[name].seconds for name in ("encode", "rollout", "update"))
     )
-    assert whole.floor > 0
-    assert "measured / floor" in costs.table() and costs.record()["stages"][3]["flops"] > 0
+    assert whole.floor == whole.work.flops / 1e9 and whole.uncached == whole.work.bytes / 1e9
+    told = costs.record()["stages"][3]
+    assert told["flops"] > 0 and told["uncached_seconds"] == whole.uncached
+    assert "measured / floor" in costs.table() and "uncached ms" in costs.table()
+
+
+@pytest.mark.parametrize(("seconds", "below"), [(0.5, True), (1.0, False), (1.5, False)])
+def test_a_stage_below_its_floor_is_told(seconds, below):
+    speed = Speed(flops=1e9, bytes=1e9)
+    stages = [
+        Stage.of(name, Work(1e9, 4e9), speed, time) for name, time in (("a", 2), ("b", seconds))
+    ]
+    costs = Costs(tuple(stages), evaluations=1, horizon=1, speed=speed)
+    notes = costs.notes()
+    assert ([note.partition(":")[0] for note in notes] == ["b"]) == below
+    assert costs.record()["notes"] == notes
+    assert ("note: b: measured below the floor" in costs.table()) == below
+
+
+def test_combinations_are_held_against_one_measurement_of_the_machine(capsys):
+    words = ["model=lewm.gguf", "planner=random_shooting", "dtype=float32", "episodes=1",
+             "objective=goal_l2_effort"]  # fmt: skip
+    own, rest = split_words([*words, "cost=true"])
+    found = price_all([*rest, "planner.num_samples=4,8"], own)
+    again = price_all([*rest, "planner.num_samples=4"], own)
+    one, other, third = (record["matmul_flops_per_second"] for record in [*found, *again])
+    assert one == other != third
+    assert capsys.readouterr().out.count("one decision, cpu, float32, 1 thread(s)") == 3
