@@ -10,7 +10,7 @@ from torch import Tensor
 
 from jepa_wm.control.interfaces import Context, Objective, WorldModel
 from jepa_wm.control.memory import select_context
-from jepa_wm.control.situation import Situation, informed
+from jepa_wm.control.situation import Situation, asks_situation, informed
 
 ObjectiveFactory = Callable[[Tensor], Objective]
 """Makes the objective of some goals: goal latents [B,*L] -> Objective."""
@@ -54,9 +54,13 @@ class RolloutCost:
         return self._pieces(actions, self._cost)
 
     @property
-    def asks_situation(self) -> bool:
-        """Whether the objective wants to know more than latents and actions."""
-        return hasattr(self.objective(self.goal_z), "given")
+    def is_recordable(self) -> bool:
+        """Whether a CUDA graph can hold its work: all of it on the device, the same in each solve.
+
+        Not so where the world model ``reads_host`` or the objective asks for the situation.
+        """
+        reads_host = getattr(self.world_model, "reads_host", False)  # most say nothing
+        return not reads_host and not asks_situation(self.objective(self.goal_z))
 
     @property
     def z(self) -> Tensor:

@@ -32,6 +32,7 @@ class ExactModel(ABC):
     """
 
     history = 1
+    reads_host = True  # the codec's numbers lie there
     state_dim: int
     dtype: ClassVar[torch.dtype] = torch.float64
 

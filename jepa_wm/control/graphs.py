@@ -106,7 +106,9 @@ class _Graph:
             seeds = self._problem.seeds
             self._solved = solve(self._problem, CounterStreams(seeds, seeds.device))
 
-        self._replay = record(run)
+        # what is recorded is what is launched on the current device: it must be the problem's
+        with torch.cuda.device_of(self._problem.seeds):  # changes nothing without CUDA
+            self._replay = record(run)
 
     def __call__(self, problem: Problem) -> tuple[Plan, int]:
         for mine, theirs in zip(_leaves(self._problem), _leaves(problem), strict=True):

@@ -133,6 +133,9 @@ class LatentCost(Protocol):
 class WorldModel(Protocol):
     """A latent dynamics model. Pure: no argument is changed, nothing is cached.
 
+    A model whose rollouts wait for the device or take numbers from the host's memory has
+    ``reads_host = True``: a solve with it is not recorded as a CUDA graph.
+
     Attributes:
         action_dim: Solver action size A.
         history: The most context frames a rollout uses.

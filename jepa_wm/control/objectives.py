@@ -14,7 +14,7 @@ from torch import Tensor
 
 from jepa_wm.control.distances import Distance, exact, is_positive, refuse, word_faults
 from jepa_wm.control.interfaces import Objective
-from jepa_wm.control.situation import Situation, informed
+from jepa_wm.control.situation import Situation, asks_situation, informed
 from jepa_wm.errors import ConfigError
 
 ORDERS = ("any", "all", "sequence")
@@ -205,6 +205,11 @@ class WeightedSum:
         object.__setattr__(self, "weights", tuple(float(weight) for weight in self.weights))
         made = tuple(informed(term(self.goal_z), self.situation) for term in self.terms)
         object.__setattr__(self, "_made", made)
+
+    @property
+    def asks_situation(self) -> bool:
+        """Whether any term asks for the situation."""
+        return any(map(asks_situation, self._made))  # type: ignore[attr-defined]
 
     def given(self, situation: Situation) -> "WeightedSum":
         """Return this objective in a situation."""

@@ -49,6 +49,7 @@ class SimulatorModel:
     """
 
     history = 1
+    reads_host = True  # the simulators live there
 
     def __init__(self, make_worlds: Callable[[int], Worlds], codec: StepCodec) -> None:
         self.make_worlds, self.codec = make_worlds, codec

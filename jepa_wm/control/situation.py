@@ -37,6 +37,11 @@ class Situation:
         return replace(self, before=before, goal_proprio=proprio, predict=None)
 
 
+def asks_situation(objective: Objective) -> bool:
+    """Say whether an objective wants to know its situation; one of several, if any of them does."""
+    return bool(getattr(objective, "asks_situation", hasattr(objective, "given")))
+
+
 def informed(objective: Objective, situation: Situation | None) -> Objective:
     """Tell an objective its situation, if it asks for one."""
     given = getattr(objective, "given", None)

@@ -17,7 +17,8 @@ class Solver:
 
     On a CPU every row draws from a generator of its own. On another device a planner that never
     waits for it (``is_recordable``) draws from counters there, and its solves are recorded as
-    graphs, unless limits or the objective need to know what happened before the solve.
+    graphs, unless limits or the objective need to know what happened before the solve or the world
+    model computes on the host.
 
     Args:
         planner: Searches.
@@ -58,7 +59,7 @@ class Solver:
         Returns:
             The plan, and how many candidates were scored.
         """
-        if self._record is not None and not cost.asks_situation:
+        if self._record is not None and cost.is_recordable:
             if self._graphs is None:
                 self._graphs = SolveGraphs(self._recorded(cost), self._record)
             row_seeds = CounterStreams(seeds, self.device).seeds
