@@ -179,6 +179,20 @@ def memory(bound: str) -> Callable[[Any], Reading]:
     return read
 
 
+def schedule(
+    model: str, way: str = "pieces of 160", peer: str = "windows anew"
+) -> Callable[[Any], Reading]:
+    """Read a LeWM rollout in one order against another."""
+
+    def read(found: Any) -> Reading:
+        ways = found["schedules"][model]["ways"]
+        if way not in ways:
+            raise NotMeasuredError("not measured on a CPU")
+        return paired(ways[way]["ratio"], ways[way], ways[peer])
+
+    return read
+
+
 def launches(found: Any) -> Reading:
     """Read what the host launches per iteration of a recorded solve, and of one that is not."""
     recorded, eager = (found["solves"][way]["per_iteration"] for way in ("recorded", "eager"))
@@ -197,6 +211,9 @@ ROWS = (
         "6x", "10x"),
     Row("lewm_batch", "the same, bf16, all in one call of the model", f"{SWM}, fp32",
         solve("bfloat16, at once", "float32", 8)),
+    Row("schedules", "full-size LeWM, one rollout of 300 x 5, in pieces of 160",
+        "every window anew", schedule("full-size LeWM")),
+    Row("schedules", "bundled LeWM, the same", "every window anew", schedule("bundled LeWM")),
     Row("lewm_bundle", "bundled LeWM, CEM 300 x 30 x 5", "", own_solve("lewm"), "0.7 s", "0.3 s"),
     Row("lewm_bundle", "bundled LeWM, default planner", "", own_solve("cem")),
     Row("first_plan", "first plan after process start", "", part("total"), "6 s", "3 s"),
