@@ -201,15 +201,14 @@ def test_a_cuda_loop_plans_like_the_eager_one(name, tiny):
     device = torch.device("cuda")
     world = load_world_model(tiny("lewm"), device)
     planner = dataclasses.replace(preset("planner", name), num_samples=64)
-    codec = ActionCodec(block=2, mean=[0, 0], std=[1, 1], low=[-1, -1], high=[1, 1])
+    codec = ActionCodec(block=5, mean=[0, 0], std=[1, 1], low=[-1, -1], high=[1, 1])
     plans = []
     for record in (record_cuda_graph, None):
         parts = {"world_model": world, "planner": planner, "objective": L2, "codec": codec}
         mpc = MPC(**parts, device=device, replan_every=1)
         mpc._solver._record = record
-        frames = np.random.default_rng(0).integers(0, 256, (3, 1, 24, 24, 3), np.uint8)[:, 0]
-        mpc.reset(frames, range(3))
-        torch.cuda.set_sync_debug_mode("default")
+        frames = np.random.default_rng(0).integers(0, 256, (4, 24, 24, 3), np.uint8)
+        mpc.reset(frames, range(4))
         mpc.act(frames)
         plans.append(mpc.last_plan.actions.cpu())
     torch.testing.assert_close(plans[0], plans[1], atol=1e-3, rtol=1e-3)

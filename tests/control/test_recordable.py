@@ -6,7 +6,7 @@ read again when it is gone.
 """
 
 import dataclasses
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from importlib.resources import files
 
@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_leaves
 from jepa_wm.control.actions import ActionCodec
 from jepa_wm.control.cost import RolloutCost
 from jepa_wm.control.dynamics import Quadratic
+from jepa_wm.control.graphs import record_cuda_graph
 from jepa_wm.control.interfaces import Context
 from jepa_wm.control.objectives import (
     ActionPenalty,
@@ -104,12 +105,23 @@ class Recorder:
 
 def planner(name, action_dim):
     found = preset("planner", name)
-    changes = {"horizon": 2, "iterations": 3}
+    changes = {"horizon": 2, "iterations": 3, "num_samples": 64}
+    if hasattr(found, "num_elites"):
+        changes["num_elites"] = min(found.num_elites, 10)
     if getattr(found, "noise_block", 1) is None:
         changes["noise_block"] = 1
     if getattr(found, "is_discrete", False):
         changes["choices"] = action_dim
     return dataclasses.replace(found, **changes)
+
+
+def model_for(name, tiny, arm, device):
+    """Return a world model, LeWM or an arm's where the settings are an arm's; and its latents."""
+    if isinstance(getattr(preset("planner", name), "init_std", None), tuple):
+        world = ACWorldModel(load_world_model(arm(), CPU).model.to(device))
+        return world, (world.grid[0] * world.grid[1], world.predictor.config.out_dim)
+    world = LeWMWorldModel(load_world_model(tiny("lewm"), CPU).model.to(device))
+    return world, (world.predictor.config.embed_dim,)
 
 
 def solve(search, world, z, goal, *, objective=L2, proprio=None):
@@ -134,17 +146,77 @@ def empty(*shape):
 
 @pytest.mark.parametrize("name", RECORDABLE)
 def test_no_recordable_planner_asks_the_device_for_a_value(tiny, arm, name):
-    """With LeWM, or with an arm's model where the settings are an arm's."""
-    if isinstance(getattr(preset("planner", name), "init_std", None), tuple):
-        world = ACWorldModel(load_world_model(arm(), CPU).model.to(META))
-        L = (world.grid[0] * world.grid[1], world.predictor.config.out_dim)
-        proprio = empty(2, 2, 7)
-    else:
-        world, proprio = LeWMWorldModel(load_world_model(tiny("lewm"), CPU).model.to(META)), None
-        L = (world.predictor.config.embed_dim,)
-    search = planner(name, world.action_dim)
-    record = solve(search, world, empty(2, 2, *L), empty(2, *L), proprio=proprio)
+    world, L = model_for(name, tiny, arm, META)
+    search, poses = planner(name, world.action_dim), empty(2, 2, 7)
+    record = solve(search, world, empty(2, 2, *L), empty(2, *L), proprio=poses)
     assert record.recorded >= 1 and record.operations > 100
+
+
+def solve_twice(search, parts, device, record, quiet):
+    """Make the same two solves, recorded or not, the second ``quiet``; return its plan."""
+    world, context, goal = parts
+    B, A = len(goal), world.action_dim
+    box = tuple(torch.full((A,), end, device=device) for end in (-2.0, 2.0))
+    solver = Solver(search, box, device, record=record)
+    solver._draws_there, solver._record = True, record  # on a CPU too
+    start = search.start(B, A, device)
+    for seed in range(2):
+        with quiet() if seed else nullcontext():
+            cost = RolloutCost(world, L2, goal, context)
+            plan, _ = solver.solve(cost, start, [seed + row for row in range(B)])
+            start = search.shift(plan, 1)
+    return plan
+
+
+def check_both_ways(name, tiny, arm, device, record, quiet):
+    """Recorded or not: the same plan. A row alone: as good a one, since products round by size.
+
+    Four rows, as many as are recorded: with another number an elite may change places.
+    """
+    world, L = model_for(name, tiny, arm, device)
+    search, draw = planner(name, world.action_dim), torch.Generator().manual_seed(0)
+    A = world.action_dim
+    z, goal = torch.randn(4, 2, *L, generator=draw), torch.randn(4, *L, generator=draw)
+    context = Context(z, torch.zeros(4, 1, A), torch.randn(4, 2, 7, generator=draw) / 9)
+    context = Context(*(x.to(device) for x in (context.z, context.actions, context.proprio)))
+    first = Context(context.z[:1], context.actions[:1], context.proprio[:1])
+    goal, near = goal.to(device), {"atol": 1e-4, "rtol": 1e-4}
+    eager = solve_twice(search, (world, context, goal), device, None, quiet)
+    recorded = solve_twice(search, (world, context, goal), device, record, quiet)
+    alone = solve_twice(search, (world, first, goal[:1]), device, record, quiet)
+    assert eager.actions.isfinite().all() and eager.actions.std() > 0
+    torch.testing.assert_close(recorded.actions, eager.actions, **near)
+    torch.testing.assert_close(recorded.trace.best, eager.trace.best, **near)
+    torch.testing.assert_close(alone.cost, eager.cost[:1], atol=0, rtol=0.02)
+
+
+@contextmanager
+def no_waits():
+    """Refuse to wait for the device."""
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("name", ["cem", "vjepa2_ac"])
+def test_the_comparison_holds_where_nothing_is_recorded(tiny, arm, name):
+    """What the next test does on a GPU, here with a recorder that remembers the function."""
+
+    def again(run):
+        run()
+        return run
+
+    check_both_ways(name, tiny, arm, CPU, again, nullcontext)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", RECORDABLE)
+def test_a_cuda_solve_waits_for_nothing_and_is_the_same_recorded_and_alone(tiny, arm, name):
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    check_both_ways(name, tiny, arm, torch.device("cuda"), record_cuda_graph, no_waits)
 
 
 @pytest.mark.parametrize("order", ["any", "all", "sequence"])

@@ -76,5 +76,9 @@ def test_exponential_numbers_have_mean_and_spread_one():
 def test_cuda_draws_the_same_numbers():
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
-    here, there = streams(1, 2), CounterStreams(streams(1, 2).seeds, torch.device("cuda"))
-    torch.testing.assert_close(there.normal(1 << 20).cpu(), here.normal(1 << 20))
+    device = torch.device("cuda")
+    here, there = streams(1, 2), CounterStreams(streams(1, 2).seeds, device)
+    together = there.normal(1 << 20)
+    torch.testing.assert_close(together.cpu(), here.normal(1 << 20))
+    alone = CounterStreams(streams(2).seeds, device).normal(1 << 20)
+    assert torch.equal(alone[0], together[1])
