@@ -40,7 +40,7 @@ def cost_of(options: dict[str, Any], speeds: Speeds) -> Costs:
     where = (options["device"], options["dtype"], options["threads"])
     if where not in speeds:
         speeds[where] = probe(agent.device, DTYPES[options["dtype"]])
-    return measure_costs(agent, *seen, speeds[where])
+    return measure_costs(agent, seen, speeds[where])
 
 
 def price_all(words: Sequence[str], settings: Mapping[str, Any]) -> list[dict[str, Any]]:

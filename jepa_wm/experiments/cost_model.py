@@ -8,7 +8,7 @@ told beside the floor and is none: a stage may well be faster.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from jepa_wm.control.cost import RolloutCost
-from jepa_wm.control.interfaces import Context, Plan
+from jepa_wm.control.interfaces import Plan
 from jepa_wm.control.mpc import MPC
-from jepa_wm.control.situation import Situation
+from jepa_wm.experiments.first_cost import Seen, first_cost
 from jepa_wm.experiments.work import Speed, Work, count
 from jepa_wm.runtime import synchronised_seconds
 
@@ -115,34 +115,24 @@ class Costs:
         return "\n".join([*lines, speed, *(f"note: {note}" for note in self.notes())])
 
 
-def measure_costs(agent: MPC, frame: np.ndarray, proprio: np.ndarray | None, speed: Speed) -> Costs:
+def measure_costs(agent: MPC, seen: Seen, speed: Speed) -> Costs:
     """Count and time one cold decision of one problem.
 
     Args:
         agent: The control loop, whose settings count.
-        frame: What it sees, e.g. uint8 [H,W,3]; also the goal.
-        proprio: Proprioception [P], or None.
+        seen: What it sees; also the goal.
         speed: Of the device, with the dtype and threads of the agent (``probe``).
     """
-    device, model = agent.device, agent.world_model
-    frames = torch.from_numpy(np.ascontiguousarray(frame))[None, None].to(device)
-    pose = None
-    if proprio is not None:
-        pose = torch.from_numpy(np.asarray(proprio, np.float32))[None, None].to(device)
+    device = agent.device
 
-    def encode() -> Tensor:
-        return model.encode(model.preprocess(frames))
+    def encode() -> RolloutCost:
+        return first_cost(agent, seen)
 
     encoding, encode_seconds = count(encode), _median(encode, device)
-    z = encode()
-    context = Context(z, z.new_zeros(1, 0, agent.codec.action_dim), pose)
-    situation = Situation(
-        block=agent.codec.block, goal_proprio=None if pose is None else pose[:, 0]
-    )
+    cost = encode()
 
     def decide() -> tuple[Plan, _Watched]:
-        cost = RolloutCost(model, agent.objective, z[:, 0], context, agent.chunk, 1, situation)
-        watched = _Watched(cost, device)
+        watched = _Watched(replace(cost), device)  # counts from zero
         start = agent.planner.start(1, agent.codec.action_dim, device)
         low, high = agent.codec.bounds()
         bounds = (low.to(device), high.to(device))

@@ -80,7 +80,7 @@ def test_a_decision_is_counted_and_timed():
     env.reset(seed=0)
     agent = load_agent("lewm.gguf", env.action_space, CPU, planner="random_shooting")
     agent.planner = dataclasses.replace(agent.planner, num_samples=8)
-    costs = measure_costs(agent, env.render(), None, Speed(flops=1e9, bytes=1e9))
+    costs = measure_costs(agent, (env.render(), None), Speed(flops=1e9, bytes=1e9))
     by_name = {stage.name: stage for stage in costs.stages}
     assert costs.evaluations == 8 + 1 and costs.horizon == 5
     whole = by_name["decision"]
