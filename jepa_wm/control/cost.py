@@ -1,6 +1,7 @@
 """The cost function a planner sees: what a world model predicts, scored by an objective."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, cast
@@ -14,6 +15,10 @@ from jepa_wm.control.situation import Situation, asks_situation, informed
 
 ObjectiveFactory = Callable[[Tensor], Objective]
 """Makes the objective of some goals: goal latents [B,*L] -> Objective."""
+Piece = tuple[Context, Objective, Tensor]
+"""Some rows' past and objective, and some of their candidates [b,s,H,A]."""
+Work = Callable[[Context, Objective, Tensor], Tensor]
+Each = Callable[[Work, Sequence[Piece]], Sequence[Tensor]]
 
 
 @dataclass(eq=False)
@@ -110,39 +115,46 @@ class RolloutCost:
 
     def _slopes(self, actions: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return costs [B,S] and their gradients [B,S,H,A], None where they have none."""
-        has_slope = True
+        flat: list[bool] = []
 
         def work(known: Context, objective: Objective, piece: Tensor) -> Tensor:
-            nonlocal has_slope
-            leaf = piece.detach().requires_grad_()
-            costs, slopes = self._cost(known, objective, leaf), torch.zeros_like(leaf)
-            has_slope &= costs.requires_grad
-            if has_slope:  # a candidate's cost depends on nothing beside it
-                (slopes,) = torch.autograd.grad(costs.sum(), leaf)
+            with torch.enable_grad():  # the mode is the thread's own
+                leaf = piece.detach().requires_grad_()
+                costs, slopes = self._cost(known, objective, leaf), torch.zeros_like(leaf)
+                if costs.requires_grad:  # a candidate's cost depends on nothing beside it
+                    (slopes,) = torch.autograd.grad(costs.sum(), leaf)
+                else:
+                    flat.append(True)
             return torch.cat([costs.detach()[:, :, None].to(leaf), slopes.flatten(2)], 2)
 
         with torch.enable_grad():
-            both = self._pieces(actions, work)
+            both = self._pieces(actions, work, getattr(self.world_model, "side_by_side", _in_turn))
         costs, slopes = both[:, :, 0].float(), both[:, :, 1:].view_as(actions)
-        return costs, slopes if has_slope else None
+        return costs, None if flat else slopes
 
     def _rollout(self, known: Context, piece: Tensor) -> Tensor:
         return self.world_model.rollout(known, piece)
 
-    def _pieces(
-        self, actions: Tensor, work: Callable[[Context, Objective, Tensor], Tensor]
-    ) -> Tensor:
-        """Do ``work`` on as many rows and candidates at a time as may go together."""
+    def _pieces(self, actions: Tensor, work: Work, each: Each | None = None) -> Tensor:
+        """Do ``work`` on as many rows and candidates at a time as may go together.
+
+        Args:
+            actions: Candidates [B,S,H,A].
+            work: On a piece of them.
+            each: Does it on all pieces; None does it on one after another.
+        """
         B, S = actions.shape[:2]
         chunk = self.chunk or B * S
         count = min(max(1, chunk // S), self.rows or B)
-        done = []
+        pieces, parts = [], math.ceil(S / min(chunk, S))
         for at in range(0, B, count):
             rows = slice(at, at + count)
             known, objective = self._known(rows)
-            pieces = actions[rows].split(min(chunk, S), dim=1)
-            done.append(torch.cat([work(known, objective, piece) for piece in pieces], dim=1))
-        return torch.cat(done)
+            some = actions[rows].split(min(chunk, S), dim=1)
+            pieces += [(known, objective, piece) for piece in some]
+        done = (each or _in_turn)(work, pieces)
+        groups = [done[at : at + parts] for at in range(0, len(done), parts)]
+        return torch.cat([torch.cat(list(group), dim=1) for group in groups])
 
     def _known(self, rows: slice) -> tuple[Context, Objective]:
         """Return the past and the objective of some rows, fit for gradients where those are on."""
@@ -182,6 +194,11 @@ class _Sloped(torch.autograd.Function):
     def backward(ctx: Any, weights: Tensor) -> tuple[Tensor, None]:
         (found,) = ctx.saved_tensors
         return weights[:, :, None, None].to(found) * found, None
+
+
+def _in_turn(work: Work, pieces: Sequence[Piece]) -> list[Tensor]:
+    """Do work on one piece after another, each with all threads."""
+    return [work(*piece) for piece in pieces]
 
 
 def _usable(values: Tensor) -> Tensor:

@@ -134,7 +134,8 @@ class WorldModel(Protocol):
     """A latent dynamics model. Pure: no argument is changed, nothing is cached.
 
     A model whose rollouts wait for the device or take numbers from the host's memory has
-    ``reads_host = True``: a solve with it is not recorded as a CUDA graph.
+    ``reads_host = True``: a solve with it is not recorded as a CUDA graph. One whose gradients are
+    small operations may have ``side_by_side``: see ``LeWMWorldModel``.
 
     Attributes:
         action_dim: Solver action size A.

@@ -1,11 +1,15 @@
 """The LeWM world model: what a planner sees of a lewm bundle."""
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from jepa_wm.control.interfaces import Context
+from jepa_wm.models.cores import map_on_cores
 from jepa_wm.models.lewm_predictor import Predictor
-from jepa_wm.models.lewm_rollout import FastRollout, rollout_reference
+from jepa_wm.models.lewm_rollout import THREAD_ROWS, FastRollout, rollout_reference
 from jepa_wm.models.model import Model
 
 
@@ -80,6 +84,28 @@ class LeWMWorldModel:
         """Compute ``rollout`` the plain way, window by window: the yardstick of the fast path."""
         z, past = self._window(context, actions)
         return rollout_reference(self.predictor, z, past, actions)
+
+    def side_by_side(
+        self, work: Callable[..., Tensor], pieces: Sequence[tuple[Any, ...]]
+    ) -> list[Tensor]:
+        """Take gradients of pieces of candidates, on a CPU side by side with few threads each.
+
+        They are hundreds of small operations. Two threads that share each one take up to three
+        times the processor time of one, and wait for each other on a busy machine; on a quiet one
+        they gain a fifth at 32 candidates (measured).
+
+        Args:
+            work: Rolls a piece out and takes its gradients; the last argument is its candidates,
+                [b,s,H,A].
+            pieces: Arguments.
+
+        Returns:
+            ``[work(*piece) for piece in pieces]``, the same bits.
+        """
+        if self.model.device.type != "cpu":
+            return [work(*piece) for piece in pieces]
+        most = pieces[0][-1].shape[:2].numel() // THREAD_ROWS
+        return map_on_cores(work, pieces, most)
 
     def _window(self, context: Context, actions: Tensor) -> tuple[Tensor, Tensor]:
         z, past = context.z, context.actions

@@ -107,3 +107,43 @@ def test_whole_solves_do_not_depend_on_the_number_of_threads(tiny, threads, name
         found.append(plan)
     assert all(torch.equal(found[0].actions, other.actions) for other in found[1:])
     assert all(torch.equal(found[0].cost, other.cost) for other in found[1:])
+
+
+@pytest.mark.parametrize(("B", "S", "chunk"), [(1, 4, None), (3, 5, 5), (2, 7, 3)])
+def test_gradients_do_not_depend_on_the_number_of_threads(tiny, threads, B, S, chunk):
+    """Nor on the threads that a piece runs in, where the modes of autograd are their own."""
+    model = load_world_model(tiny("lewm"), torch.device("cpu"))
+    D, draw = model.predictor.config.embed_dim, torch.Generator().manual_seed(0)
+    z, goal = torch.randn(B, 1, D, generator=draw), torch.randn(B, D, generator=draw)
+    given, context = torch.randn(B, S, 3, 10, generator=draw), Context(z, torch.zeros(B, 0, 10))
+    found, seen, inside = [], set(), model.rollout
+
+    def rollout(*args):
+        seen.add((threading.get_ident(), torch.get_num_threads()))
+        return inside(*args)
+
+    model.rollout = rollout
+    for count in (1, 2, 3):
+        threads(count)
+        seen.clear()
+        cost = RolloutCost(model, preset("objective", "goal_l2"), goal, context, chunk, rows=1)
+        actions = given.clone().requires_grad_()
+        costs = cost(actions)
+        costs.sum().backward()
+        assert {share for _, share in seen} == {1}, "few candidates pay for no second thread"
+        found.append((costs.detach(), actions.grad))
+    assert all(torch.equal(found[0][i], other[i]) for other in found[1:] for i in range(2))
+    exact = given.clone().requires_grad_()
+    objective = preset("objective", "goal_l2")(goal)
+    objective(inside(context, exact), exact).sum().backward()
+    torch.testing.assert_close(found[0][1], exact.grad, rtol=1e-4, atol=1e-5)
+
+
+def test_a_model_without_gradient_says_so_from_other_threads_too(tiny, threads):
+    threads(2)
+    model = load_world_model(tiny("lewm"), torch.device("cpu"))
+    D, inside = model.predictor.config.embed_dim, model.rollout
+    model.rollout = lambda context, actions: inside(context, actions.detach())
+    context = Context(torch.randn(3, 1, D), torch.zeros(3, 0, 10))
+    cost = RolloutCost(model, preset("objective", "goal_l2"), torch.randn(3, D), context, rows=1)
+    assert not cost(torch.randn(3, 2, 2, 10).requires_grad_()).requires_grad
