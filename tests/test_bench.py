@@ -74,7 +74,7 @@ def timeless(record):
 def run(*arguments, cwd, ok=True):
     done = subprocess.run(
         [sys.executable, "-m", "jepa_wm.bench", *arguments],
-        cwd=cwd, capture_output=True, text=True, timeout=300,
+        cwd=cwd, capture_output=True, text=True, timeout=900,
     )  # fmt: skip
     if ok:
         assert done.returncode == 0, done.stderr
@@ -303,7 +303,7 @@ def test_an_interrupt_loses_no_episode_and_is_gone_on_with(model, alone, tmp_pat
         lines = [line for path in tmp_path.rglob("episodes.jsonl") for line in path.open()]
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
-    said = process.communicate(timeout=60)[1]
+    said = process.communicate(timeout=300)[1]
     assert process.returncode == 130 and "Traceback" not in said
     assert f"go on with {own[-1]}" in said
     (folder,) = (tmp_path / "here" / "cells").iterdir()

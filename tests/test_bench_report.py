@@ -397,7 +397,7 @@ def test_one_cell_alone_is_a_report_and_the_command_makes_it_again(tmp_path):
     before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.suffix in (".csv", ".md", ".png")}
     done = subprocess.run(
         [sys.executable, "-m", "jepa_wm.bench", f"report={tmp_path}"],
-        capture_output=True, text=True, timeout=300,
+        capture_output=True, text=True, timeout=900,
     )  # fmt: skip
     assert done.returncode == 0 and done.stderr == ""
     assert json.loads(done.stdout.splitlines()[-1]) == told

@@ -38,7 +38,7 @@ def model(tmp_path_factory):
 def run(module, *arguments, cwd, ok=True):
     done = subprocess.run(
         [sys.executable, "-m", f"jepa_wm.{module}" if module else "jepa_wm", *arguments],
-        cwd=cwd, capture_output=True, text=True, timeout=300,
+        cwd=cwd, capture_output=True, text=True, timeout=900,
         env=os.environ | {"SDL_VIDEODRIVER": "dummy"},
     )  # fmt: skip
     if ok:

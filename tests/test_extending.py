@@ -76,7 +76,7 @@ def test_a_misspelt_setting_of_a_planner_of_ones_own_is_one_line(folder):
     """In a process of its own, where nothing but the folder it starts in leads to the file."""
     words = [*COMMANDS[0][1:], "+planner.factr=2"]
     done = subprocess.run(
-        [sys.executable, *words], cwd=folder, capture_output=True, text=True, timeout=300,
+        [sys.executable, *words], cwd=folder, capture_output=True, text=True, timeout=900,
         env=os.environ | {"SDL_VIDEODRIVER": "dummy"},
     )  # fmt: skip
     assert done.returncode == 1 and done.stderr.count("\n") == 1

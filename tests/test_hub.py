@@ -159,7 +159,7 @@ def fresh(hub, tmp_path):
         }  # fmt: skip
         return subprocess.run(
             [sys.executable, *arguments], env=kept | settings | environment, cwd=tmp_path,
-            capture_output=True, text=True, timeout=120,
+            capture_output=True, text=True, timeout=600,
         )  # fmt: skip
 
     return run

@@ -20,7 +20,7 @@ def code_of(path):
 def test_a_notebook_runs(path, tmp_path):
     script = "\n".join(["import matplotlib", "matplotlib.use('Agg')", *code_of(path)])
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path, timeout=300
+        [sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path, timeout=900
     )
     assert done.returncode == 0, done.stderr
 

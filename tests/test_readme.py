@@ -21,7 +21,7 @@ BLOCKS = re.findall(r"```python\n(.*?)```", README, re.S)
 @pytest.mark.parametrize("code", BLOCKS)
 def test_a_code_block_runs(code, tmp_path):
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=300
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=900
     )
     assert done.returncode == 0, done.stderr
 

@@ -89,7 +89,7 @@ def test_two_ranks_give_the_value_and_gradient_of_one(free_port):
     ]
     for worker in workers:
         worker.start()
-    answers = [queue.get(timeout=120) for _ in workers]
+    answers = [queue.get(timeout=600) for _ in workers]
     for worker in workers:
         worker.join(60)
     for rank, found, gradient in answers:
