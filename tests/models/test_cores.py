@@ -14,7 +14,7 @@ from jepa_wm.models.cores import map_on_cores
 
 def test_results_come_in_the_order_of_the_pieces(threads):
     threads(4)
-    barrier = threading.Barrier(2, timeout=20)
+    barrier = threading.Barrier(2, timeout=120)
 
     def late(x):
         if x < 2:  # the first piece cannot end before the second has begun
