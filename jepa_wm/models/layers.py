@@ -58,6 +58,7 @@ class Linear(nn.Linear):
         packed = self.packed
         if (
             packed is None
+            or x.dtype != dtype  # autocast made it so, and takes the plain product
             or torch.is_grad_enabled()
             or _version(self.weight) != self.packed_version
         ):

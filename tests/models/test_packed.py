@@ -62,6 +62,17 @@ def test_a_linear_follows_changed_weights_and_gradients():
     assert layer.weight.grad.abs().sum() > 0
 
 
+@torch.no_grad()
+def test_a_packed_linear_takes_what_autocast_makes():
+    layer, x = Linear(12, 8), torch.randn(3, 12)
+    wanted = layer(x)
+    layer.pack()
+    with torch.autocast("cpu", torch.bfloat16):
+        found = layer(x.bfloat16(), "none")
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found.float(), wanted, rtol=0.05, atol=0.05)
+
+
 def test_a_cast_or_copied_linear_is_still_the_layer():
     layer, x = Linear(6, 5), torch.randn(4, 6)
     prepare_linears(layer, torch.float32)
