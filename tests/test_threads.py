@@ -61,7 +61,7 @@ def test_a_count_and_null_need_no_measurement(threads):
 
     measured.settle_threads(2, None, look)
     assert torch.get_num_threads() == 2
-    assert measured.told_threads(2) == "2 threads"
+    assert measured.told_threads(2, torch.device("cpu")) == "2 threads"
     measured.settle_threads(None, None, look)  # after another job of a multirun took two
     assert torch.get_num_threads() == measured.CORES
 
@@ -77,3 +77,24 @@ def test_what_is_measured_is_a_round_of_the_planner(planner):
     follows = planner == "gradient"
     assert list(found.shape) == [1, search.num_samples, *[measured.STEPS, 10] * follows]
     assert bool(found.abs().sum() > 0)
+
+
+def test_only_what_was_measured_is_told_so(threads, monkeypatch):
+    threads(2)
+    monkeypatch.setattr(measured, "CORES", 2)
+    assert measured.told_threads("auto", torch.device("cpu")) == "2 threads (auto: measured)"
+    assert measured.told_threads("auto", torch.device("cuda")) == "2 threads"
+
+
+def test_a_cost_without_a_gradient_is_left_to_the_planner_to_refuse():
+    search = preset("planner", "gradient")
+
+    def flat(actions: Tensor) -> Tensor:
+        return actions.detach().square().sum((2, 3))
+
+    found = measured.scoring(search, flat, 10)()
+    assert list(found.shape) == [1, search.num_samples]
+    bounds = torch.full((10,), -1.0), torch.full((10,), 1.0)
+    start = search.start(1, 10, torch.device("cpu"))
+    with pytest.raises(ConfigError, match="this cost has none"):
+        search.plan(flat, start, bounds, [torch.Generator()])

@@ -26,7 +26,8 @@ class RolloutCost:
     """The cost function a planner sees: objective(rollout(context, actions), actions), in pieces.
 
     It is also a ``LatentCost``. Where actions require a gradient, each piece's is taken before the
-    next is rolled out, so that memory holds one piece; ``latents`` and ``step`` keep all.
+    next is rolled out, so that memory holds one piece, or as many as there are threads where the
+    model takes them ``side_by_side``; ``latents`` and ``step`` keep all.
 
     Attributes:
         world_model: Predicts the latents.

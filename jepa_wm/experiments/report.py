@@ -127,7 +127,7 @@ class PlanReport:
             "model": f"{self.about['name']} ({self.about['family']})"
             + (f", {self.about['weights']}" if "weights" in self.about else ""),
             "device": f"{device}, {told_dtype(str(self.options['dtype']), dtype, device)}, "
-            + told_threads(self.options["threads"]),
+            + told_threads(self.options["threads"], device),
             "planner": f"{self.planner_name} " + planner_settings(self.options["planner"]),
             "memory": str(chunk),
             "protocol": self.protocol(),

@@ -37,10 +37,10 @@ def check_threads(wanted: object) -> None:
         )
 
 
-def told_threads(wanted: object) -> str:
+def told_threads(wanted: object, device: torch.device) -> str:
     """Say how many threads are in use, and that they were measured where they were."""
     count = torch.get_num_threads()
-    how = " (auto: measured)" if wanted == AUTO and CORES > 1 else ""
+    how = " (auto: measured)" if wanted == AUTO and _is_measured(device) else ""
     return f"{count} thread{'s' * (count > 1)}{how}"
 
 
@@ -57,7 +57,7 @@ def settle_threads(wanted: int | str | None, agent: MPC, look: Callable[[], Roll
         look: Makes its cost function, for one problem (``first_cost``).
     """
     torch.set_num_threads(wanted if isinstance(wanted, int) else CORES)
-    if wanted == AUTO and CORES > 1 and agent.device.type == "cpu":
+    if wanted == AUTO and _is_measured(agent.device):
         work = scoring(agent.planner, look(), agent.codec.action_dim)
         torch.set_num_threads(fastest(work, CORES))
 
@@ -83,12 +83,17 @@ def scoring(planner: Planner, cost: RolloutCost, action_dim: int) -> Callable[[]
     actions = torch.zeros(1, count, steps, action_dim, requires_grad=follows)
 
     def work() -> Tensor:
-        if follows:
-            (slope,) = torch.autograd.grad(cost(actions).sum(), actions)
+        costs = cost(actions)
+        if costs.requires_grad:  # the planner itself refuses a cost without a gradient
+            (slope,) = torch.autograd.grad(costs.sum(), actions)
             return slope
-        return cost(actions)
+        return costs
 
     return work
+
+
+def _is_measured(device: torch.device) -> bool:
+    return CORES > 1 and device.type == "cpu"
 
 
 def _doubling(most: int) -> Iterator[int]:
