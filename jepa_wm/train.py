@@ -35,7 +35,7 @@ from jepa_wm.training.decoder_file import save_decoder
 from jepa_wm.training.export import export
 from jepa_wm.training.export_vjepa2 import ArmTask, export_ac, export_encoder, load_encoder
 from jepa_wm.training.lewm import TrainConfig, Trainer
-from jepa_wm.training.loop import Loop, figures
+from jepa_wm.training.loop import Loop, figures, read_checkpoint
 from jepa_wm.training.masked import EncoderRun, EncoderTrainer
 from jepa_wm.training.masked_network import EncoderSizes
 from jepa_wm.training.network import NetworkConfig
@@ -94,11 +94,24 @@ def _tuples(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def settle_amp(options: dict[str, Any], device: torch.device) -> dict[str, Any]:
-    """Decide ``amp=auto``: bfloat16 where the hardware multiplies it; elsewhere it takes longer."""
+    """Decide ``amp=auto``: bfloat16 where the hardware multiplies it; elsewhere it takes longer.
+
+    A run that is continued, perhaps on another machine, stays with what it began with.
+    """
     wanted = options["amp"]
     if wanted != "auto" and type(wanted) is not bool:
         raise ConfigError(f"amp={wanted!r} must be auto, true or false")
+    if wanted == "auto" and options["resume"] is not None:
+        wanted = _amp_of(Path(str(options["resume"])).expanduser(), wanted)
     return options | {"amp": has_fast_bfloat16(device) if wanted == "auto" else wanted}
+
+
+def _amp_of(checkpoint: Path, otherwise: str) -> bool | str:
+    """Return what a run began with; what is no checkpoint is refused when it is resumed."""
+    saved: object = read_checkpoint(checkpoint, "resume", torch.device("cpu"))
+    config = saved.get("config") if isinstance(saved, dict) else None
+    began = config.get("amp") if isinstance(config, dict) else None
+    return began if isinstance(began, bool) else otherwise
 
 
 def train_config(options: dict[str, Any]) -> TrainConfig:

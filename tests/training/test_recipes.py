@@ -63,6 +63,17 @@ def test_bfloat16_is_used_where_it_is_fast():
         settle_amp(options("amp=maybe"), CPU)
 
 
+@pytest.mark.parametrize("began", [True, False])
+def test_a_continued_run_keeps_the_precision_it_began_with(began, tmp_path):
+    path = tmp_path / "checkpoint.pt"
+    torch.save({"step": 1, "config": {"amp": began}}, path)
+    assert settle_amp(options(f"resume={path}"), CPU)["amp"] is began
+    torch.save(torch.zeros(2), path)  # refused by the trainer, which says why
+    assert settle_amp(options(f"resume={path}"), CPU)["amp"] is has_fast_bfloat16(CPU)
+    with pytest.raises(ConfigError, match="no such checkpoint"):
+        settle_amp(options(f"resume={tmp_path / 'other.pt'}"), CPU)
+
+
 @pytest.mark.slow
 def test_encoder_and_predictor_by_the_commands(arm_folder, tmp_path):
     def train(*given):
