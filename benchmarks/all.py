@@ -64,7 +64,7 @@ JOBS = (
     Job("ac_rollout", "ac_rollout.py", takes=("threads", "vjepa2")),
     Job("ac_memory", "ac_memory.py"),
     Job("low_precision", "low_precision.py"),
-    Job("threads", "threads.py", takes=()),
+    Job("threads", "threads.py", ("--episodes=5",), takes=()),
     Job("schedules", "schedules.py"),
     Job("lewm_solve", "lewm_solve.py", ("--rounds=4",)),
     Job("lewm_batch", "lewm_solve.py",
