@@ -8,7 +8,10 @@ from jepa_wm.errors import ConfigError
 
 COUNTS = ("episodes", "budget", "num_envs", "replan_every", "hold", "goal_offset")
 _FIELDS = set(Measure.__dataclass_fields__)
-_MEASURE = "{key: of info, label: its name, unit: its unit}, with scale and threshold if need be"
+_WORDS = {"key", "label", "unit"}
+_MEASURE = (
+    "{key: of info, label: its name, unit: its unit}, with numbers scale and threshold if need be"
+)
 FLAGS = ("warm_start", "shrink_horizon", "baselines", "ceiling")
 
 
@@ -47,6 +50,14 @@ def read_measures(task: Mapping[str, Any]) -> tuple[Measure, ...]:
     if not isinstance(given, list) or not given:
         raise ConfigError(f"task.measures={given!r} must be a list of at least one {_MEASURE}")
     for one in given:
-        if not isinstance(one, Mapping) or not {"key", "label", "unit"} <= set(one) <= _FIELDS:
+        if not _is_measure(one):
             raise ConfigError(f"task.measures: {one!r} must be {_MEASURE}")
     return tuple(Measure(**one) for one in given)
+
+
+def _is_measure(given: object) -> bool:
+    if not isinstance(given, Mapping) or not _WORDS <= set(given) <= _FIELDS:
+        return False
+    numbers = [given.get("scale", 1.0), given.get("threshold")]
+    are_numbers = type(numbers[0]) in (int, float) and type(numbers[1]) in (int, float, type(None))
+    return are_numbers and all(isinstance(given[name], str) for name in _WORDS)

@@ -60,6 +60,11 @@ def test_what_every_environment_has(env, word, text):
         (["task.measures=[]"], r"^task.measures=\[\] must be a list of at least one \{key"),
         (["task.measures=3"], "^task.measures=3 must be a list"),
         (["task.measures=[{key: a, name: b}]"], "^task.measures: .*'name': 'b'.* must be {key"),
+        (
+            ["task.measures=[{key: a, label: b, unit: c, scale: x}]"],
+            "^task.measures: .*numbers scale",
+        ),
+        (["task.measures=[{key: a, label: 3, unit: c}]"], "^task.measures: .*'label': 3.* must be"),
         (["task.play=null"], "^task.play=null names nothing to build; it must be a mapping"),
     ],
 )
