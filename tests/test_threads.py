@@ -98,3 +98,18 @@ def test_a_cost_without_a_gradient_is_left_to_the_planner_to_refuse():
     start = search.start(1, 10, torch.device("cpu"))
     with pytest.raises(ConfigError, match="this cost has none"):
         search.plan(flat, start, bounds, [torch.Generator()])
+
+
+@pytest.mark.parametrize("name", ["lewm.gguf", "vjepa2-ac.gguf"])
+def test_a_bundled_models_bits_are_the_same_with_any_number(threads, name):
+    model = load_world_model(find_bundle(name), torch.device("cpu"), torch.float32)
+    frames = torch.randint(0, 256, (1, 1, 224, 224, 3), dtype=torch.uint8)
+    plans = 0.1 * torch.randn(1, 100, 2, model.action_dim)
+    pose = torch.zeros(1, 1, 7)  # a LeWM does not look at it
+    found = []
+    for count in (1, 2, 3):
+        threads(count)
+        z = model.encode(model.preprocess(frames))
+        context = Context(z, torch.zeros(1, 0, model.action_dim), pose)
+        found.append(model.rollout(context, plans))
+    assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])

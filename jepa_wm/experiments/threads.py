@@ -48,8 +48,9 @@ def settle_threads(wanted: int | str | None, agent: MPC, look: Callable[[], Roll
     """Let torch use so many CPU threads.
 
     ``auto`` measures an agent's rollouts with 1, 2, 4, ... threads and takes the fewest that are
-    fastest; it stops where twice as many no longer help. The bits of a LeWM's plans are the same
-    with any number; a model of many tokens, whose may not be, is large and takes all cores.
+    fastest; it stops where twice as many no longer help. The bits of plans are the same with any
+    number (tested with LeWM and the bundled arm's model); a model whose rollouts take long, for
+    which nobody promises that, takes all cores unmeasured.
 
     Args:
         wanted: As checked by ``check_threads``.
