@@ -1,6 +1,8 @@
 """A tiny random bundle for every family, through the real writer; other tests start from these."""
 
 import os
+import signal
+import threading
 
 # before anything loads torch: test processes side by side, and the commands they start, share cores
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -118,6 +120,10 @@ TINY = {
         "jepa.enc.attn_mode": "block_causal",
     },
 }
+
+if threading.current_thread() is threading.main_thread():
+    # what is started in the background ignores Ctrl-C, and so would the commands under test
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
