@@ -25,8 +25,8 @@ from jepa_wm.models.lewm_predictor import Predictor, PredictorBlock
 from jepa_wm.models.packed import PackedLinear
 
 # Most sample rows of one piece on a CPU; larger ones leave the caches. Chosen on Zen 5; on Zen 1
-# 160 to 320 rows are alike, 80 take 5 to 20 % longer, windows computed anew 1.6 times as long
-# (benchmarks/schedules.py).
+# 80 rows take 5 to 20 % longer, windows computed anew 1.6 times as long (benchmarks/schedules.py,
+# where 160, 320 and whole are one schedule: 300 candidates are two pieces for the threads' sake).
 PIECE_ROWS = 160
 THREAD_ROWS = 64  # sample rows from which one more thread pays
 SCRATCH_BYTES = 31 << 20
